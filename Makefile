@@ -1,0 +1,86 @@
+# Everything runs from .venv, which `make setup` builds from requirements.lock; every other target does that first.
+# Needs make and Python 3.11 or newer. Another interpreter than the one found: make setup PYTHON=/path/to/python
+
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+            $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+WORKERS ?= 2
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.setup-done
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check format test demo bench sim lock clean distclean
+
+help: ## print this list
+	@echo "Ostler: one control plane for a mixed fleet of machines that do machine learning"
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "  ARGS='...' is passed on to test, demo, bench and sim; WORKERS=n sets how many tests run side by side"
+
+setup: $(STAMP) ## make .venv and install what is locked (does nothing when that is done)
+	@echo "setup: $(VENV) is ready"
+
+# One environment at a time: a half-made one, left by an interpreter without ensurepip, has no pip and is made anew.
+$(STAMP): requirements.lock pyproject.toml
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+	  if [ -z "$(PYTHON)" ]; then \
+	    echo "setup: no Python 3.11 or newer was found." >&2; \
+	    echo "       Install one, or name it: make setup PYTHON=/path/to/python" >&2; exit 1; \
+	  fi; \
+	  if ! $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then \
+	    echo "setup: $(PYTHON) is too old; Ostler needs Python 3.11 or newer." >&2; exit 1; \
+	  fi; \
+	  if ! $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null; then \
+	    echo "setup: $(PYTHON) cannot make virtual environments here (no ensurepip)." >&2; \
+	    echo "       On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; \
+	  fi; \
+	  echo "setup: making $(VENV) with $$($(PYTHON) --version)"; \
+	  $(PYTHON) -m venv --clear $(VENV); \
+	fi
+	@echo "setup: installing what requirements.lock names"
+	@$(PIP) install -qq --require-hashes -r requirements.lock
+	@$(PIP) install -qq --no-deps --no-build-isolation -e .
+	@touch $@
+
+check: $(STAMP) ## lint, formatting, types
+	@failed=; \
+	 echo "check: lint"; $(BIN)/ruff check --output-format concise . || failed=1; \
+	 echo "check: formatting"; $(BIN)/ruff format --check --output-format concise . || failed=1; \
+	 echo "check: types"; $(BIN)/mypy || failed=1; \
+	 test -z "$$failed"
+
+format: $(STAMP) ## put the code into its standard form
+	@$(BIN)/ruff check --fix --exit-zero --output-format concise .
+	@$(BIN)/ruff format .
+
+test: $(STAMP) ## run the tests
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
+
+demo: $(STAMP) ## a small fleet on this machine, from the first job to the last
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+bench: $(STAMP) ## measure the hub on this machine
+	@$(BIN)/python benchmarks/yard.py $(ARGS)
+
+sim: $(STAMP) ## a long campaign of the simulator: many fleets, many faults, every invariant after every event
+	@$(BIN)/python -m ostler.sim.campaign $(ARGS)
+
+# Keeps the versions that still fit. To move to the newest ones: make lock ARGS=--upgrade
+lock: ## write requirements.lock anew from pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/uv || $(PIP) install -qq uv
+	@$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-emit-find-links --custom-compile-command "make lock" --group dev pyproject.toml \
+	  --output-file requirements.lock $(ARGS)
+	@echo "lock: $$(grep -c '^[a-z]' requirements.lock) packages"
+
+clean: ## remove caches and build outputs
+	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@find src tests $(wildcard examples benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove .venv too
+	@rm -rf $(VENV)

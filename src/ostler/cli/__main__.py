@@ -1,0 +1,5 @@
+"""`python -m ostler.cli` is `ostler`."""
+
+from ostler.cli.main import main
+
+main()

@@ -1,0 +1,219 @@
+"""Jobs: submit, run, list, look at, stop, run again."""
+
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ostler.cli import exits, follow
+from ostler.cli.options import Access, JobId, JobIds, Json
+from ostler.cli.render.terminal import is_terminal, note, show_json
+from ostler.cli.render.terminal import show as show_parts
+from ostler.cli.render.words import titled
+from ostler.cli.session import connect
+from ostler.cli.spec import SpecOptions, build_spec
+from ostler.domain import states
+from ostler.domain.errors import BadInput, OstlerError
+
+if TYPE_CHECKING:
+    from ostler.client.http import Hub
+
+Document = dict[str, Any]
+PAGE = 30
+MOST_PER_PAGE = 500
+MOST_REASONS = 12
+"""Waiting jobs of a list whose reason is asked for: each is a request of its own."""
+
+
+def submit(
+    spec: SpecOptions,
+    access: Access,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for its end; exit 0 if it succeeded, else 1.")] = False,
+    follow_log: Annotated[bool, typer.Option("--follow", help="The same as `ostler run`.")] = False,
+    json: Json = False,
+) -> int:
+    """Queue a job and print its id.
+
+    ostler submit --gpus 1 --memory 16g -- python train.py
+    """
+    if follow_log:
+        if json or wait:
+            raise BadInput("--follow shows the job's own output: it goes with neither --wait nor --json")
+        return run(spec, access)
+    document = build_spec(spec)
+    with connect(access) as hub:
+        answer = _submitted(hub, document, spec.snapshot)
+        if not json:
+            print(answer["id"], flush=True)
+        elif not wait:
+            show_json(answer)
+        if wait:
+            return follow.wait_for(hub, [answer["id"]], None, json)
+    if is_terminal(sys.stdout) and not json:
+        note(f"follow it with: ostler logs -f {answer['id']}")
+    return exits.DONE
+
+
+def run(spec: SpecOptions, access: Access) -> int:
+    """Queue a job, show its output, exit with its exit code."""
+    document = build_spec(spec)
+    if document.get("array"):
+        raise BadInput(
+            "--array: an array has many outputs; use `ostler submit --array N --wait`", [("array", "not here")]
+        )
+    with connect(access) as hub:
+        answer = _submitted(hub, document, spec.snapshot)
+        return follow.attend(hub, answer["id"], document.get("name") or "")
+
+
+def _submitted(hub: "Hub", spec: Document, folder: Path | None) -> Document:
+    if folder is not None:
+        spec = {**spec, "snapshot_id": _sent(hub, folder)}
+    answer = hub.submit(spec)
+    for remark in answer.get("notes") or []:
+        note(f"note: {remark}")
+    return answer
+
+
+def _sent(hub: "Hub", folder: Path) -> str:
+    """The id of this folder's snapshot, which the hub has when this returns."""
+    from ostler.cli.render.progress import UploadBar
+    from ostler.client import snapshots
+
+    with UploadBar(f"sending {folder}") if is_terminal(sys.stderr) else nullcontext() as bar:
+        sent = snapshots.send(hub, folder, progress=bar)
+    for remark in sent.notes:
+        note(f"note: {remark}")
+    return sent.id
+
+
+def jobs(
+    access: Access,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="STATES", help="Only these: pending,running,failed, …")
+    ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Only those that have not ended.")] = False,
+    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only those of this name.")] = None,
+    user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Only those of this user.")] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="The newest so many.")] = PAGE,
+    json: Json = False,
+) -> int:
+    """List jobs, the newest first."""
+    if live and state:
+        raise BadInput("--live: is itself a choice of states; give it or --state, not both", [("live", "with --state")])
+    with connect(access) as hub:
+        filters = {"state": ",".join(states.LIVE) if live else state, "name": name, "user": user}
+        page = _newest(hub, filters, limit)
+        if json:
+            show_json(page)
+            return exits.DONE
+        _tell_reasons(hub, page["jobs"])
+    from ostler.cli.render.jobs import job_table
+
+    show_parts(job_table(page["jobs"]))
+    if page["next"] is not None:
+        note(f"these are the newest {limit}; --limit N shows more")
+    return exits.DONE
+
+
+def _newest(hub: "Hub", filters: Document, limit: int) -> Document:
+    """So many jobs in the shape of one page, however many pages the hub makes of them."""
+    found: list[Document] = []
+    cursor = None
+    while len(found) < limit:
+        page = hub.jobs(limit=min(limit - len(found), MOST_PER_PAGE), cursor=cursor, **filters)
+        found += page["jobs"]
+        cursor = page.get("next")
+        if cursor is None:
+            break
+    return {"jobs": found, "next": cursor}
+
+
+def _tell_reasons(hub: "Hub", listed: list[Document]) -> None:
+    """A list says why a job ended; why one waits is worked out when somebody asks."""
+    waiting = [job for job in listed if job["state"] == states.PENDING and not job.get("reason")]
+    for job in waiting[:MOST_REASONS]:
+        try:
+            job["reason"] = hub.why(job["id"])["summary"]
+        except OstlerError:
+            continue  # it may be gone by now; the list stands without it
+
+
+def show(
+    job: JobId,
+    access: Access,
+    tasks: Annotated[bool, typer.Option("--tasks", help="List the tasks of an array.")] = False,
+    json: Json = False,
+) -> int:
+    """Show all there is to know about a job."""
+    with connect(access) as hub:
+        document = hub.job(job)
+        rows = list(hub.all_tasks(document["id"])) if tasks else []
+    if json:
+        show_json({**document, "tasks": rows} if tasks else document)
+        return exits.DONE
+    from ostler.cli.render.jobs import job_screen, task_table
+
+    show_parts(*([task_table(rows)] if tasks else [job_screen(document)]))
+    return exits.DONE
+
+
+def why(
+    job: JobId,
+    access: Access,
+    every: Annotated[bool, typer.Option("--all", help="List every worker, however many there are.")] = False,
+    json: Json = False,
+) -> int:
+    """Say why a job waits, why it runs where it does, or what ended it."""
+    with connect(access) as hub:
+        found = hub.why(job)
+        if json:
+            show_json(found)
+            return exits.DONE
+        document = hub.job(job)
+    from ostler.cli.render.jobs import why_screen
+
+    show_parts(why_screen(titled(document), found, every_worker=every))
+    return exits.DONE
+
+
+def cancel(jobs: JobIds, access: Access, json: Json = False) -> int:
+    """Stop jobs, whether they wait or run."""
+    with connect(access) as hub:
+        return _each(jobs, hub.cancel, _told_cancelled, json)
+
+
+def requeue(jobs: JobIds, access: Access, json: Json = False) -> int:
+    """Run jobs again, also those that have ended."""
+    with connect(access) as hub:
+        return _each(jobs, hub.requeue, lambda job: f"{titled(job)} waits for a place again", json)
+
+
+def _told_cancelled(job: Document) -> str:
+    if job["state"] == states.CANCELLED:
+        return f"cancelled {titled(job)}"
+    if job["state"] in states.TERMINAL:
+        return f"{titled(job)} had ended before: {job['state']}"
+    return f"{titled(job)} is being stopped"
+
+
+def _each(ids: list[str], act: Callable[[str], Document], told: Callable[[Document], str], as_json: bool) -> int:
+    """Do it to all of them; one that cannot be done does not keep the others from it. The first error's exit code."""
+    documents, code = [], exits.DONE
+    for job_id in ids:
+        try:
+            documents.append(act(job_id))
+        except OstlerError as error:
+            exits.complain(exits.sentence_of(error))
+            code = code or exits.code_of(error)
+            if code == exits.UNREACHABLE:
+                break
+            continue
+        if not as_json:
+            print(told(documents[-1]))
+    if as_json:
+        show_json({"jobs": documents})
+    return code

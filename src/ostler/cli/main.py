@@ -1,0 +1,119 @@
+"""The `ostler` command: what commands there are, and what becomes of an error."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from ostler import __version__
+from ostler.cli import exits, follow, jobs, machines, programs, settings, tokens
+from ostler.cli.help import CONTEXT, Command, Group
+from ostler.cli.options import Access, spread
+from ostler.cli.render.terminal import prepare_streams
+from ostler.domain.errors import OstlerError
+
+app = typer.Typer(cls=Group, context_settings=CONTEXT, rich_markup_mode=None, no_args_is_help=True)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"ostler {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+@spread
+def ostler(
+    ctx: typer.Context,
+    access: Access,
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """One control plane for a mixed fleet of machines that do machine learning."""
+    ctx.obj = access
+
+
+def _group(name: str, told: str, panel: str, **more: Any) -> typer.Typer:
+    group = typer.Typer(cls=Group, context_settings=CONTEXT, rich_markup_mode=None, **more)
+    app.add_typer(group, name=name, help=told, rich_help_panel=panel)
+    return group
+
+
+def _register() -> None:
+    start, work, look, fleet = "Start", "Run work", "Look at it", "The fleet"
+    in_order = CONTEXT | {"allow_interspersed_args": False}
+    app.command("up", cls=Command, rich_help_panel=start)(spread(programs.up))
+    app.command("hub", cls=Command, rich_help_panel=start)(spread(programs.hub))
+    worker = _group(
+        "worker",
+        "Run a worker for this machine, or look after one.",
+        start,
+        invoke_without_command=True,
+        callback=spread(programs.worker),
+    )
+    # The first word that is no option begins the job's own command line, with or without `--` before it.
+    app.command("submit", cls=Command, rich_help_panel=work, context_settings=in_order)(spread(jobs.submit))
+    app.command("run", cls=Command, rich_help_panel=work, context_settings=in_order)(spread(jobs.run))
+    app.command("wait", cls=Command, rich_help_panel=work)(spread(follow.wait))
+    app.command("cancel", cls=Command, rich_help_panel=work)(spread(jobs.cancel))
+    app.command("requeue", cls=Command, rich_help_panel=work)(spread(jobs.requeue))
+    app.command("jobs", cls=Command, rich_help_panel=look)(spread(jobs.jobs))
+    app.command("show", cls=Command, rich_help_panel=look)(spread(jobs.show))
+    app.command("why", cls=Command, rich_help_panel=look)(spread(jobs.why))
+    app.command("logs", cls=Command, rich_help_panel=look)(spread(follow.logs))
+    app.command("status", cls=Command, rich_help_panel=look)(spread(machines.status))
+    app.command("workers", cls=Command, rich_help_panel=fleet)(spread(machines.workers))
+    worker.command("show", cls=Command)(spread(machines.show))
+    worker.command("drain", cls=Command)(spread(machines.drain))
+    worker.command("resume", cls=Command)(spread(machines.resume))
+    token = _group("token", "Make, list and revoke tokens.", fleet, no_args_is_help=True)
+    token.command("create", cls=Command)(spread(tokens.create))
+    token.command("list", cls=Command)(spread(tokens.list_tokens))
+    token.command("revoke", cls=Command)(spread(tokens.revoke))
+    config = _group("config", "What is set, and where it came from.", fleet, no_args_is_help=True)
+    config.command("show", cls=Command)(spread(settings.show))
+
+
+_register()
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code of this command line. Every error that a person can cause is one sentence on standard error."""
+    try:
+        code = typer.main.get_command(app).main(list(arguments), prog_name="ostler", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else exits.DONE
+    except typer.TyperException as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(error.format_message(), file=sys.stderr)
+        else:
+            exits.complain(exits.usage_sentence(error))
+        return error.exit_code
+    except OstlerError as error:
+        exits.complain(exits.sentence_of(error))
+        return exits.code_of(error)
+    except (KeyboardInterrupt, typer.Abort):
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        return exits.DONE
+    except OSError as error:
+        exits.complain(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return exits.FAILED
+
+
+def main() -> None:
+    prepare_streams()
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # The reader has left (`ostler jobs | head`): what the interpreter flushes when it ends must not complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

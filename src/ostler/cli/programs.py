@@ -1,0 +1,166 @@
+"""The parts that run: a hub, a worker, or both for this machine."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ostler import config
+from ostler.cli import exits
+from ostler.cli.options import Access, Json
+from ostler.domain.errors import BadInput
+
+StateDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--state-dir", metavar="DIR", help="Where the state lives; else $OSTLER_STATE_DIR, else the platform's."
+    ),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        help="Templates and quotas; else $OSTLER_CONFIG, else ostler.toml in the state folder.",
+    ),
+]
+Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Listen here; 0.0.0.0 for other machines.")]
+Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Listen on this port; 0: a free one.")]
+LogLevel = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
+Leashed = Annotated[bool, typer.Option("--stop-on-eof", hidden=True, help="Stop when standard input ends.")]
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def hub(
+    host: Host = "127.0.0.1",
+    port: Port = config.DEFAULT_PORT,
+    state_dir: StateDir = None,
+    config_file: ConfigFile = None,
+    log_level: LogLevel = "info",
+    stop_on_eof: Leashed = False,
+) -> int:
+    """Run a hub: it keeps the jobs and places them on workers."""
+    if log_level not in LEVELS:
+        raise BadInput(f"--log-level: {log_level!r} is not one of {', '.join(LEVELS)}")
+    if stop_on_eof:
+        leash()
+    from ostler.hub.main import HubOptions, run
+
+    state = config.state_dir(state_dir)
+    return run(HubOptions(host=host, port=port, state_dir=state, log_level=log_level, config=config_file))
+
+
+@dataclass(frozen=True)
+class Offering:
+    """What a worker puts at the fleet's disposal."""
+
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="N", help="The worker's id; this machine's name if not given.")
+    ] = None
+    label: Annotated[
+        list[str] | None, typer.Option("--label", metavar="K=V", help="A label that jobs may ask for. Repeatable.")
+    ] = None
+    slots: Annotated[
+        int | None,
+        typer.Option("--slots", metavar="N", min=0, help="Batch tasks at once; as many as cores if not given."),
+    ] = None
+    service_slots: Annotated[
+        int | None, typer.Option("--service-slots", metavar="N", min=0, help="Services at once; likewise.")
+    ] = None
+    offer: Annotated[
+        Path | None, typer.Option("--offer", metavar="FILE", help="Offer what this TOML file says, detect nothing.")
+    ] = None
+    drain_seconds: Annotated[
+        float,
+        typer.Option("--drain-seconds", metavar="S", min=0, help="When told to stop: how long tasks may go on."),
+    ] = 600.0
+
+
+def worker(
+    ctx: typer.Context,
+    access: Access,
+    offering: Offering,
+    check: Annotated[
+        bool, typer.Option("--check", help="Print what this machine has and is fit for; start nothing.")
+    ] = False,
+    json: Json = False,
+    stop_on_eof: Leashed = False,
+) -> int:
+    """Run a worker for this machine, or look after one of the fleet."""
+    ctx.obj = access
+    if ctx.invoked_subcommand is not None:
+        return exits.DONE
+    if check:
+        return _check(offering.offer, json)
+    state, labels = config.state_dir(access.state_dir), read_labels(offering.label or [])
+    if stop_on_eof:
+        leash()
+    from ostler.worker.main import WorkerOptions, run
+
+    return run(
+        WorkerOptions(
+            hub=config.hub_url(access.hub),
+            token=config.read_token(access.token, state, "join"),
+            name=offering.name or socket.gethostname(),
+            labels=labels,
+            slots=offering.slots,
+            service_slots=offering.service_slots,
+            offer=offering.offer,
+            state_dir=state,
+            drain_seconds=offering.drain_seconds,
+        )
+    )
+
+
+def read_labels(given: list[str]) -> dict[str, str]:
+    labels = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not name.strip() or not equals:
+            raise BadInput(f"--label: {text!r} is not a label; write it like zone=eu", [("label", "not K=V")])
+        labels[name.strip()] = value.strip()
+    return labels
+
+
+def leash() -> None:
+    """Stop this program as Ctrl-C would when whoever holds the other end of standard input is gone, however it went."""
+
+    def watch() -> None:
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="leash", daemon=True).start()
+
+
+def _check(offer: Path | None, as_json: bool) -> int:
+    from ostler.runtime import probe
+
+    found = probe.Detection(capabilities=probe.load_offer(offer)) if offer else probe.detect()
+    fit_for = probe.describe(found.capabilities)
+    if as_json:
+        import msgspec
+
+        from ostler.cli.render.terminal import show_json
+
+        show_json({**msgspec.to_builtins(found), "fit_for": fit_for})
+    else:
+        from ostler.cli.render.check import check_screen
+        from ostler.cli.render.terminal import show
+
+        show(check_screen(found.capabilities, found.memory_available_gb, fit_for, found.notes))
+    return exits.DONE if fit_for else exits.FAILED
+
+
+def up(host: Host = "127.0.0.1", port: Port = config.DEFAULT_PORT, state_dir: StateDir = None) -> int:
+    """Run a hub and a worker for this machine, until Ctrl-C."""
+    from ostler.cli.up import bring_up
+
+    return bring_up(host, port, state_dir)

@@ -1,0 +1,28 @@
+"""One command's talk with the hub."""
+
+from typing import TYPE_CHECKING
+
+from ostler import config
+from ostler.cli.options import Access
+from ostler.domain.errors import NotAuthenticated
+
+if TYPE_CHECKING:
+    from ostler.client.http import Hub
+
+
+def connect(access: Access) -> "Hub":
+    """The hub that these options, the environment and the state folder point to. Close it, or use it in `with`."""
+    import logging
+
+    from ostler.client.http import Hub
+
+    # What a retry has to say, the error says in the end if there is one.
+    logging.getLogger("ostler.client").setLevel(logging.ERROR)
+    state, url = config.state_dir(access.state_dir), config.hub_url(access.hub)
+    try:
+        return Hub(url, config.read_token(access.token, state, "admin"))
+    except NotAuthenticated:
+        # Before the first `ostler up` there is no token either: that no hub is there is then the thing to say.
+        with Hub(url) as hub:
+            hub.health()
+        raise

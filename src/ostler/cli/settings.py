@@ -1,0 +1,81 @@
+"""`ostler config show`: what applies, and where it came from."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ostler import config
+from ostler.cli import exits
+from ostler.cli.options import Access, Json
+from ostler.cli.render.terminal import show as show_parts
+from ostler.cli.render.terminal import show_json
+from ostler.domain.errors import NotAuthenticated
+
+
+def show(access: Access, json: Json = False) -> int:
+    """Show what applies here, and where each value came from."""
+    found = settings(access)
+    if json:
+        show_json({"settings": found})
+        return exits.DONE
+    from ostler.cli.render.columns import Columns
+
+    grid = Columns("setting", "value", "from", wrap="value")
+    for row in found:
+        grid.add(row["setting"], row["value"], row["from"])
+    show_parts(grid)
+    return exits.DONE
+
+
+def settings(access: Access) -> list[dict[str, Any]]:
+    state = config.state_dir(access.state_dir)
+    return [
+        {"setting": "hub", "value": config.hub_url(access.hub), "from": origin(access.hub, "hub")},
+        {"setting": "state-dir", "value": str(state), "from": origin(access.state_dir, "state-dir")},
+        _token(access, state),
+        *_of_the_hub(state),
+    ]
+
+
+def _of_the_hub(state: Path) -> list[dict[str, Any]]:
+    """What a hub of this state folder reads when it starts here."""
+    from ostler.hub import settings as file
+
+    path = config.config_file(None, state)
+    found = file.load(path)
+    source = "default" if path is None else str(path)
+    limits = {"quotas": found.quotas.default, **{f"quotas.users.{user}": q for user, q in found.quotas.users.items()}}
+    rows = [{"setting": "config", "value": str(path) if path else "none", "from": origin(None, "config")}]
+    rows += [
+        {"setting": f"templates.{name}", "value": _told(one), "from": source} for name, one in found.templates.items()
+    ]
+    return rows + [{"setting": name, "value": _limits(quota), "from": source} for name, quota in limits.items()]
+
+
+def _told(template: dict[str, Any]) -> str:
+    import json
+
+    return ", ".join(f"{field} = {json.dumps(value, ensure_ascii=False)}" for field, value in template.items())
+
+
+def _limits(quota: Any) -> str:
+    set_ones = [f"{name} = {getattr(quota, name)}" for name in quota.__struct_fields__ if getattr(quota, name)]
+    return ", ".join(set_ones) or "no limit"
+
+
+def _token(access: Access, state: Path) -> dict[str, Any]:
+    """Whether there is one, never what it is."""
+    source = origin(access.token, "token")
+    if source == "default":
+        source = str(state / config.TOKEN_FILES["admin"])
+    try:
+        config.read_token(access.token, state, "admin")
+    except NotAuthenticated:
+        return {"setting": "token", "value": "none", "from": f"{source}, which cannot be read"}
+    return {"setting": "token", "value": "set", "from": source}
+
+
+def origin(flag: Any, name: str) -> str:
+    """Where a setting comes from: its flag, its variable, or nowhere in particular."""
+    variable = "OSTLER_" + name.upper().replace("-", "_")
+    return f"--{name}" if flag else f"${variable}" if os.environ.get(variable) else "default"

@@ -1,0 +1,252 @@
+"""A fleet from Python: functions and commands in, values out."""
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, Unpack
+
+from ostler import config
+from ostler.client import functions, snapshots
+from ostler.client.errors import BadInput
+from ostler.client.executor import FleetExecutor
+from ostler.client.http import Document, Hub
+from ostler.client.job import Job, wait_for_end
+from ostler.client.mapping import Calls, Results
+from ostler.client.resources import Labels, Options, Resources, spec_fields
+from ostler.client.transport import Patience
+from ostler.client.watch import Watch
+from ostler.domain.job import MAX_ARRAY
+
+
+def connect(
+    hub: str | None = None,
+    token: str | None = None,
+    state_dir: str | Path | None = None,
+    *,
+    patience: Patience | None = None,
+) -> "Fleet":
+    """The fleet of a hub. What is not given comes from OSTLER_HUB and OSTLER_TOKEN, else from this machine's hub.
+
+    Nothing is sent yet: a hub that is not there shows with the first call.
+    """
+    url = config.hub_url(hub)
+    return Fleet(Hub(url, config.read_token(token, config.state_dir(state_dir), "admin"), patience=patience))
+
+
+class Fleet:
+    """Safe to use from several threads; close it when done, or use it in a `with` block."""
+
+    def __init__(self, hub: Hub, on_close: Callable[[], None] | None = None) -> None:
+        self.hub = hub
+        self._on_close = on_close
+        self._lock = threading.Lock()
+        self._watch: Watch | None = None
+        self._closed = False
+
+    @property
+    def url(self) -> str:
+        return self.hub.url
+
+    def __repr__(self) -> str:
+        return f"<Fleet {self.hub.url}>"
+
+    def __enter__(self) -> "Fleet":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the hub. Jobs go on without this object; an embedded fleet ends with it."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if self._watch is not None:
+            self._watch.close()
+        self.hub.close()
+        if self._on_close is not None:
+            self._on_close()
+
+    # Work
+
+    def submit(
+        self,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        name: str | None = None,
+        resources: Resources | None = None,
+        labels: Labels | None = None,
+        prefer_labels: Labels | None = None,
+        scheduling_timeout_seconds: float | None = None,
+        max_runtime_hours: float | None = None,
+        max_attempts: int | None = None,
+        max_retries: int | None = None,
+        priority: int | None = None,
+        tier: str | None = None,
+        env: Mapping[str, str] | None = None,
+        user_id: str | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        **kwargs: Any,
+    ) -> Job:
+        """Run `fn(*args, **kwargs)` on a worker that has the resources.
+
+        A parameter of the function that is called like an option here is given by `functools.partial`.
+        """
+        options: Options = {
+            "id": id,
+            "name": name,
+            "resources": resources,
+            "labels": labels,
+            "prefer_labels": prefer_labels,
+            "scheduling_timeout_seconds": scheduling_timeout_seconds,
+            "max_runtime_hours": max_runtime_hours,
+            "max_attempts": max_attempts,
+            "max_retries": max_retries,
+            "priority": priority,
+            "tier": tier,
+            "env": env,
+            "user_id": user_id,
+            "metadata": metadata,
+        }
+        given = [option for option, value in options.items() if value is not None]
+        functions.check_call(fn, args, kwargs, given)
+        return self._send(self._call_spec(fn, args, kwargs, options))
+
+    def submit_command(
+        self,
+        command: Sequence[str],
+        *,
+        array: int | None = None,
+        snapshot: str | Path | None = None,
+        **options: Unpack[Options],
+    ) -> Job:
+        """Run a program, given as a list of strings; with `array`, as so many tasks, each with its OSTLER_INDEX.
+
+        It starts in a copy of the folder `snapshot`, where that is given: what git would take of it.
+        """
+        if isinstance(command, str) or not all(isinstance(part, str) for part in command):
+            raise BadInput(
+                f"command: expected a list of strings, got {command!r}; for a shell's line write ['sh', '-c', LINE]"
+            )
+        spec = {**spec_fields(options, "submit_command"), "command": list(command)}
+        if array is not None:
+            spec["array"] = array
+        if snapshot is not None:
+            spec["snapshot_id"] = snapshots.send_telling(self.hub, snapshot)
+        return self._send(spec)
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        ordered: bool = True,
+        timeout: float | None = None,
+        return_exceptions: bool = False,
+        **options: Unpack[Options],
+    ) -> Results:
+        """One task for each element (or each row of several iterables), all of them one array job, submitted now.
+
+        The values come lazily and in order, or as they end with `ordered=False`. A call's exception is raised in its
+        place, or yielded with `return_exceptions`; see Results for what leaving early does.
+        """
+        submitted = self.submit_map(fn, iterables, options, ordered)
+        job, calls = submitted or (None, None)
+        return Results(job, calls, timeout, return_exceptions)
+
+    def executor(self, **options: Unpack[Options]) -> FleetExecutor:
+        """A `concurrent.futures.Executor` whose calls run on the fleet, each with these options."""
+        spec_fields(options, "executor")  # what is wrong is told here rather than with the first call
+        if options.get("id") is not None:
+            raise TypeError("executor() makes many jobs, which cannot share an id")
+        return FleetExecutor(self, options)
+
+    # What there is
+
+    def job(self, job_id: str) -> Job:
+        """A job that was submitted before, by its id, the beginning of that, or its name (the newest one).
+
+        Its `result` runs what unpickling runs: ask for those of people you trust.
+        """
+        document = self.hub.job(job_id)
+        return Job(self.hub, document["id"], document.get("name") or "")
+
+    def wait(self, job_id: str | Job, timeout: float | None = None) -> Document:
+        """The job's document when it has ended, however it ended; WaitTimeout if that takes longer."""
+        return wait_for_end(self.hub, job_id.id if isinstance(job_id, Job) else job_id, timeout)
+
+    def cancel(self, job_id: str | Job) -> Document:
+        return self.hub.cancel(job_id.id if isinstance(job_id, Job) else job_id)
+
+    def jobs(
+        self,
+        *,
+        state: str | Iterable[str] | None = None,
+        name: str | None = None,
+        user: str | None = None,
+        limit: int | None = 1000,
+    ) -> list[Document]:
+        """Jobs, newest first."""
+        return list(self.hub.all_jobs(state=state, name=name, user=user, limit=limit))
+
+    def workers(self) -> list[Document]:
+        return self.hub.workers()
+
+    def status(self) -> Document:
+        """The whole fleet in a few numbers."""
+        return self.hub.status()
+
+    # For the parts of this package
+
+    def watch(self) -> Watch:
+        with self._lock:
+            if self._watch is None:
+                self._watch = Watch(self.hub)
+            return self._watch
+
+    def submit_map(
+        self, fn: Callable[..., Any], iterables: Sequence[Iterable[Any]], options: Options, ordered: bool
+    ) -> tuple[Job, Calls] | None:
+        """The array job of a map, and the reader of its outcomes; None where there is nothing to call."""
+        fields = spec_fields(options, "map")
+        if not callable(fn):
+            raise TypeError(f"map() needs a function to call, not {fn!r}")
+        if not iterables:
+            raise TypeError("map() needs at least one iterable")
+        rows = list(zip(*iterables, strict=False))
+        if not rows:
+            return None
+        if len(rows) > MAX_ARRAY:
+            raise BadInput(f"map: {len(rows)} calls; at most {MAX_ARRAY} are taken at a time")
+        fields = {"name": functions.name_of(fn), **fields, "array": len(rows)}
+        spec = functions.spec_of(functions.map_payload(fn, rows), fields, self.hub.put_blob)
+        job = self._send(spec)
+        return job, Calls(self.hub, job.id, spec, ordered=ordered)
+
+    def submit_watched(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+    ) -> tuple[Job, "Future[Document]"]:
+        """A function's job, and the future of its end. The id is made here, so that no end comes before its watcher."""
+        job_id = f"{time.time_ns() // 1_000_000:x}-{secrets.token_hex(6)}"
+        spec = self._call_spec(fn, args, kwargs, {**options, "id": job_id})
+        end = self.watch().future(job_id)
+        try:
+            return self._send(spec), end
+        except BaseException:
+            self.watch().forget(job_id)
+            raise
+
+    def _call_spec(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+    ) -> dict[str, Any]:
+        fields = {"name": functions.name_of(fn), **spec_fields(options, "submit")}
+        return functions.spec_of(functions.call_payload(fn, args, kwargs), fields, self.hub.put_blob)
+
+    def _send(self, spec: dict[str, Any]) -> Job:
+        answer = self.hub.submit(spec)
+        return Job(self.hub, answer["id"], spec.get("name", ""), answer.get("notes"))

@@ -1,0 +1,271 @@
+"""The hub's HTTP interface as plain calls: documents in, documents out. The Python client and the commands share it."""
+
+import base64
+import hashlib
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+from urllib.parse import quote
+
+import msgspec
+
+from ostler.client.errors import BadInput, HubFailed, HubUnreachable, NotFound
+from ostler.client.logs import follow as follow_log
+from ostler.client.logs import tail
+from ostler.client.streams import QUIET_S, Outage, Stream, is_quiet, server_sent_events
+from ostler.client.transport import READ_S, Answer, Patience, Query, Transport, Upload
+from ostler.domain.job import JobSpec
+
+Document = dict[str, Any]
+Spec = JobSpec | Mapping[str, Any]
+
+PAGE = 500
+RESULTS_PER_CALL = 1000
+LONGEST_WAIT_S = 25.0
+"""Per request: shorter than what proxies take for a dead connection."""
+ASK_FIRST_BYTES = 1024 * 1024
+
+
+class Hub:
+    """One hub, as one user. Safe to use from several threads; `close` when done."""
+
+    def __init__(self, url: str, token: str = "", *, patience: Patience | None = None) -> None:
+        self.url = url.rstrip("/")
+        self.patience = patience or Patience()
+        self._transport = Transport(self.url, token, self.patience)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def __enter__(self) -> "Hub":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Jobs
+
+    def submit(self, spec: Spec | Sequence[Spec], *, key: str | None = None) -> Document:
+        """{"id", "state", "notes"} of one spec, {"ids"} of several: all of them or none.
+
+        Every submit has a key, so one that was cut off may be sent again: the hub makes the job once.
+        """
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
+        body = msgspec.json.encode(spec)
+        return _document(self._transport.request("POST", "/v1/jobs", body=body, headers=headers, insist=True))
+
+    def job(self, job_id: str, wait: float | None = None) -> Document:
+        """The job. With `wait` the answer comes when it has ended, or after so many seconds (25 at most)."""
+        if wait is not None:
+            wait = max(0.0, min(wait, LONGEST_WAIT_S))
+        return self._get(_job(job_id), {"wait": wait}, read_s=READ_S + (wait or 0.0))
+
+    def jobs(
+        self,
+        *,
+        state: str | Iterable[str] | None = None,
+        status: str | None = None,
+        name: str | None = None,
+        user: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Document:
+        """One page {"jobs", "next"}, newest first."""
+        states = state if state is None or isinstance(state, str) else ",".join(state)
+        query = {"state": states, "status": status, "name": name, "user": user, "limit": limit, "cursor": cursor}
+        return self._get("/v1/jobs", query)
+
+    def all_jobs(self, *, limit: int | None = None, **filters: Any) -> Iterator[Document]:
+        """Jobs, newest first, page after page; `filters` are those of `jobs`."""
+        cursor: str | None = None
+        while limit is None or limit > 0:
+            page = self.jobs(limit=PAGE if limit is None else min(limit, PAGE), cursor=cursor, **filters)
+            yield from page["jobs"]
+            cursor = page.get("next")
+            if cursor is None or not page["jobs"]:
+                return
+            limit = None if limit is None else limit - len(page["jobs"])
+
+    def tasks(self, job_id: str, *, after: int | None = None, limit: int | None = None) -> Document:
+        """One page {"tasks", "next"} of an array's tasks, those after this index."""
+        return self._get(_job(job_id) + "/tasks", {"after": after, "limit": limit})
+
+    def all_tasks(self, job_id: str) -> Iterator[Document]:
+        after: int | None = None
+        while True:
+            page = self.tasks(job_id, after=after, limit=PAGE)
+            yield from page["tasks"]
+            after = page.get("next")
+            if after is None or not page["tasks"]:
+                return
+
+    def why(self, job_id: str) -> Document:
+        return self._get(_job(job_id) + "/why")
+
+    def job_events(self, job_id: str) -> list[Document]:
+        found: list[Document] = self._get(_job(job_id) + "/events")["events"]
+        return found
+
+    def cancel(self, job_id: str) -> Document:
+        return self._post(_job(job_id) + "/cancel")
+
+    def requeue(self, job_id: str) -> Document:
+        # Not sent twice: the second would throw away the run that the first has started.
+        return self._post(_job(job_id) + "/requeue", repeatable=False)
+
+    def result(self, job_id: str) -> bytes:
+        """What the function's process wrote, unopened; NotFound where there is nothing."""
+        return self._transport.request("GET", _job(job_id) + "/result").body
+
+    def results(self, job_id: str, indices: Iterable[int]) -> dict[int, bytes]:
+        """The results of those of an array's tasks that have one."""
+        wanted, found = list(indices), dict[int, bytes]()
+        for start in range(0, len(wanted), RESULTS_PER_CALL):
+            asked = {"indices": wanted[start : start + RESULTS_PER_CALL]}
+            page = self._post(_job(job_id) + "/results", asked)["results"]
+            found.update((int(index), base64.b64decode(text)) for index, text in page.items())
+        return found
+
+    # Logs
+
+    def logs(self, job_id: str, follow: bool = False, offset: int = 0, attempt: str | None = None) -> Iterator[bytes]:
+        """The output from this byte on. Followed, it ends with the job and is not broken by a hub that restarts."""
+        if follow:
+            return follow_log(self, job_id, offset, attempt)
+        return self.open_log(job_id, False, offset, attempt).chunks()
+
+    def log_tail(self, job_id: str) -> str:
+        return tail(self, job_id)
+
+    def open_log(self, job_id: str, follow: bool, offset: int, attempt: str | None) -> Stream:
+        """One connection to a log, for a reader that wants to know when it breaks."""
+        query = {"follow": 1 if follow else None, "offset": offset or None, "attempt": attempt}
+        return Stream(self._transport, self._transport.stream(_job(job_id) + "/logs", query=query, read_s=QUIET_S))
+
+    # The feed
+
+    def events(self, after: int | None = None) -> Iterator[Document]:
+        """Every change as it is told, for ever; after this number, or from now on."""
+        outage = Outage(self.patience)
+        while True:
+            try:
+                for event in server_sent_events(self.open_events(after).chunks()):
+                    outage.over()
+                    after = event.get("seq", after)
+                    yield event
+            except HubUnreachable as error:
+                if not is_quiet(error):
+                    outage.endure(error)
+
+    def open_events(self, after: int | None = None) -> Stream:
+        """One connection to the feed, for a reader that wants to know when it breaks."""
+        headers = {"Accept": "text/event-stream"}
+        if after is not None:
+            headers["Last-Event-ID"] = str(after)
+        return Stream(self._transport, self._transport.stream("/v1/events", headers=headers, read_s=QUIET_S))
+
+    # Workers and the fleet
+
+    def workers(self) -> list[Document]:
+        found: list[Document] = []
+        cursor: str | None = None
+        while True:
+            page = self._get("/v1/workers", {"cursor": cursor})
+            found += page["workers"]
+            cursor = page.get("next")
+            if cursor is None:
+                return found
+
+    def worker(self, worker_id: str) -> Document:
+        return self._get(_worker(worker_id))
+
+    def drain(self, worker_id: str) -> Document:
+        return self._post(_worker(worker_id) + "/drain")
+
+    def resume(self, worker_id: str) -> Document:
+        return self._post(_worker(worker_id) + "/resume")
+
+    def status(self) -> Document:
+        return self._get("/v1/status")
+
+    def health(self) -> Document:
+        return self._get("/v1/health")
+
+    def me(self) -> Document:
+        return self._get("/v1/me")
+
+    # Tokens
+
+    def tokens(self) -> list[Document]:
+        found: list[Document] = self._get("/v1/tokens")["tokens"]
+        return found
+
+    def create_token(self, role: str, user: str = "") -> Document:
+        # Not sent twice: the first one's secret would be lost, and the token would stay.
+        return self._post("/v1/tokens", {"role": role, "user": user}, repeatable=False)
+
+    def revoke_token(self, token_id: str) -> None:
+        self._transport.request("DELETE", "/v1/tokens/" + _part(token_id, "token"))
+
+    # Blobs
+
+    def put_blob(self, data: bytes) -> str:
+        """Store these bytes under their SHA-256, which is returned. What is there already is not sent again."""
+        digest = hashlib.sha256(data).hexdigest()
+        if len(data) >= ASK_FIRST_BYTES and self.has_blob(digest):
+            return digest
+        headers = {"Content-Type": "application/octet-stream"}
+        self._transport.request("PUT", f"/v1/snapshots/{digest}", body=data, headers=headers, insist=True)
+        return digest
+
+    def put_file(
+        self, file: BinaryIO, digest: str, size: int, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Store what is in this file, from its beginning, under its SHA-256. It is never in memory as a whole."""
+        headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
+        body = Upload(file, size, progress)
+        self._transport.request("PUT", f"/v1/snapshots/{digest}", body=body, headers=headers, insist=True)
+
+    def get_blob(self, digest: str) -> bytes:
+        return self._transport.request("GET", f"/v1/snapshots/{digest}").body
+
+    def has_blob(self, digest: str) -> bool:
+        try:
+            self._transport.request("HEAD", f"/v1/snapshots/{digest}")
+        except NotFound:
+            return False
+        return True
+
+    # The two shapes that nearly every call has
+
+    def _get(self, path: str, query: Query | None = None, read_s: float = READ_S) -> Document:
+        return _document(self._transport.request("GET", path, query=query, read_s=read_s))
+
+    def _post(self, path: str, body: Any = None, *, repeatable: bool = True) -> Document:
+        data = b"" if body is None else msgspec.json.encode(body)
+        headers = {"Content-Type": "application/json"}
+        return _document(self._transport.request("POST", path, body=data, headers=headers, repeatable=repeatable))
+
+
+def _document(answer: Answer) -> Document:
+    try:
+        return msgspec.json.decode(answer.body, type=dict[str, Any]) if answer.body else {}
+    except msgspec.DecodeError:
+        raise HubFailed("what answers there is not an Ostler hub: its answer is no JSON object") from None
+
+
+def _job(job_id: str) -> str:
+    return "/v1/jobs/" + _part(job_id, "job")
+
+
+def _worker(worker_id: str) -> str:
+    return "/v1/workers/" + _part(worker_id, "worker")
+
+
+def _part(text: str, what: str) -> str:
+    """An id or a name as one part of a path: no name may lead to another address."""
+    if not isinstance(text, str):
+        raise BadInput(f"a {what}'s id is a string, not {type(text).__name__}")
+    if text.strip(".") == "":
+        raise NotFound(f"no {what} is called {text!r}")
+    return quote(text, safe="")

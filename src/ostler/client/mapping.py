@@ -1,0 +1,176 @@
+"""A map: one array job, its calls' outcomes fetched in batches as they are wanted."""
+
+import contextlib
+import time
+from collections.abc import Generator, Iterator
+from typing import Any
+
+from ostler.client.errors import HubUnreachable
+from ostler.client.functions import Outcome
+from ostler.client.http import RESULTS_PER_CALL, Document, Hub
+from ostler.client.job import Job, call_outcome, failure, still_running
+from ostler.client.streams import Outage
+from ostler.domain.states import FAILED, SUCCEEDED, TERMINAL
+
+FIRST_BATCH = 64
+BATCH_BYTES = 16 * 1024 * 1024
+ROWS = 1000
+FIRST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 1.0
+PATIENCE = 0.05
+"""Of a map that has gone on for so long, values may come later by this part of it: each time they are asked for costs
+the hub as much as several calls do."""
+MOST_PATIENCE_S = 0.25
+
+
+class Calls:
+    """The outcomes of an array's calls. `step` asks the hub once and never waits longer than it is told to."""
+
+    def __init__(self, hub: Hub, job_id: str, spec: Document, *, ordered: bool = True) -> None:
+        self.job_id = job_id
+        self.size = int(spec["array"])
+        self.told = 0
+        self.document: Document = {"id": job_id, "state": "pending"}
+        self._hub = hub
+        self._spec = spec
+        self._ordered = ordered
+        self._batch = FIRST_BATCH
+        self._low = 0
+        """Every call below this one is told; those above that are told too are in `_ahead`."""
+        self._ahead: set[int] = set()
+        self._ready: dict[int, Outcome] = {}
+        self._over = False
+
+    @property
+    def done(self) -> bool:
+        return self.told >= self.size
+
+    def step(self, wait_s: float) -> list[Outcome]:
+        """Outcomes that can be told now, in order where that was asked for; nothing after `wait_s` without any."""
+        self._fetch()
+        found = self._take()
+        if not found and not self.done:
+            if self._over:
+                return self._missing()
+            self.document = self._hub.job(self.job_id, wait=wait_s)
+            self._over = self.document["state"] in TERMINAL
+        return found
+
+    def __iter__(self) -> Iterator[Outcome]:
+        return self.outcomes(None)
+
+    def outcomes(self, deadline: float | None, timeout: float = 0.0) -> Iterator[Outcome]:
+        outage = Outage(self._hub.patience)
+        pause_s = FIRST_PAUSE_S
+        begun = time.monotonic()
+        while not self.done:
+            left_s = float("inf") if deadline is None else deadline - time.monotonic()
+            try:
+                found = self.step(max(0.0, min(pause_s, left_s)))
+            except HubUnreachable as error:
+                outage.endure(error)
+                continue
+            outage.over()
+            yield from found
+            if not found and left_s <= 0:
+                raise still_running(self.document, timeout)
+            shortest_s = max(FIRST_PAUSE_S, min(PATIENCE * (time.monotonic() - begun), MOST_PATIENCE_S))
+            pause_s = shortest_s if found else min(pause_s * 1.5, LONGEST_PAUSE_S)
+
+    def _fetch(self) -> None:
+        """The next batch of outcomes that the hub has and that are not here yet."""
+        rows = self._next_rows()
+        if not rows:
+            return
+        with_value = [index for index, row in rows.items() if row["state"] in (SUCCEEDED, FAILED)]
+        data = self._hub.results(self.job_id, with_value)
+        for index, row in rows.items():
+            self._ready[index] = call_outcome(self._hub, {**row, "spec": self._spec}, data.get(index))
+        self._adapt(data)
+
+    def _next_rows(self) -> dict[int, Document]:
+        after: int | None = self._low - 1
+        top = self._low + self._batch if self._ordered else self.size
+        limit = min(self._batch, ROWS) if self._ordered else ROWS
+        while after is not None:
+            page = self._hub.tasks(self.job_id, after=after if after >= 0 else None, limit=limit)
+            new = {
+                row["index"]: row for row in page["tasks"] if row["state"] in TERMINAL and self._is_new(row["index"])
+            }
+            wanted = [index for index in sorted(new) if index < top][: self._batch]
+            after = page.get("next")
+            if wanted or self._ordered:
+                return {index: new[index] for index in wanted}
+        return {}
+
+    def _is_new(self, index: int) -> bool:
+        return index >= self._low and index not in self._ahead and index not in self._ready
+
+    def _adapt(self, data: dict[int, bytes]) -> None:
+        """Large values come a few at a time, small ones many."""
+        if data:
+            each = sum(len(one) for one in data.values()) / len(data)
+            self._batch = max(1, min(RESULTS_PER_CALL, self._batch * 4, int(BATCH_BYTES / (each + 1))))
+
+    def _take(self) -> list[Outcome]:
+        found: list[Outcome] = []
+        while self._low in self._ready or self._low in self._ahead:
+            self._ahead.discard(self._low)
+            if self._low in self._ready:
+                found.append(self._ready.pop(self._low))
+            self._low += 1
+        if not self._ordered:
+            found += self._ready.values()
+            self._ahead.update(self._ready)
+            self._ready.clear()
+        self.told += len(found)
+        return found
+
+    def _missing(self) -> list[Outcome]:
+        """The job is over and a call has no row: it ended before it was ever placed."""
+        document = self._hub.job(f"{self.job_id}.{self._low}")
+        if document["state"] not in TERMINAL:
+            self._over = False  # requeued meanwhile
+            return []
+        self._ready[self._low] = Outcome(error=failure(self._hub, document))
+        return self._take()
+
+
+class Results(Iterator[Any]):
+    """The values of a map's calls, fetched while they are read; `job` is the array behind them, None if it is empty.
+
+    A call's exception is raised in its place. That, a time-out, and leaving the loop early end the map: what has not
+    run by then is cancelled, as nobody would read it.
+    """
+
+    def __init__(self, job: Job | None, calls: Calls | None, timeout: float | None, keep_errors: bool) -> None:
+        self.job = job
+        deadline = None if timeout is None else time.monotonic() + timeout
+        self._values = _values(job, calls, deadline, timeout or 0.0, keep_errors)
+
+    def __iter__(self) -> "Results":
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._values)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._values.close()
+
+
+def _values(
+    job: Job | None, calls: Calls | None, deadline: float | None, timeout: float, keep_errors: bool
+) -> Generator[Any, None, None]:
+    if job is None or calls is None:
+        return
+    try:
+        for outcome in calls.outcomes(deadline, timeout):
+            yield outcome.error if keep_errors and outcome.error is not None else outcome.get()
+    except HubUnreachable:
+        raise
+    except BaseException:
+        if not calls.done:
+            with contextlib.suppress(Exception):
+                job.cancel()
+        raise

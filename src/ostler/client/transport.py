@@ -1,0 +1,224 @@
+"""Requests to a hub: pooled connections, problem documents as exceptions, and patience while a hub restarts."""
+
+import itertools
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import BinaryIO
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+from urllib3.exceptions import (
+    ConnectTimeoutError,
+    HTTPError,
+    LocationParseError,
+    NameResolutionError,
+    NewConnectionError,
+    ProtocolError,
+    ReadTimeoutError,
+    SSLError,
+)
+
+from ostler import __version__
+from ostler.client.errors import BadInput, HubUnreachable, from_problem
+from ostler.domain.errors import NotAuthenticated
+
+CONNECTIONS = 256
+"""Kept open for the next request; never more than were in use at once, so a high number costs nothing."""
+CONNECT_S = 5.0
+READ_S = 60.0
+SEND_BYTES = 256 * 1024
+BUSY = (502, 503, 504)
+"""Answers of a hub that stops or starts, or of a proxy before one that is away."""
+
+Query = Mapping[str, str | int | float | bool | None]
+_log = logging.getLogger("ostler.client")
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long a hub may be away before a call gives up. A restart takes a moment; a wrong address is for ever."""
+
+    tries: int = 5
+    first_pause_s: float = 0.25
+    growth: float = 3.0
+    total_s: float = 30.0
+    outage_s: float = 120.0
+    """For whoever waits anyway (`wait`, followed logs): the longest time without an answer."""
+
+    def pause_s(self, tried: int) -> float:
+        # Not all clients of a restarted hub at the same instant.
+        return self.first_pause_s * self.growth ** (tried - 1) * random.uniform(0.8, 1.2)
+
+
+class Answer(msgspec.Struct, frozen=True):
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class Upload:
+    """A file that is sent piece by piece, from its beginning whenever it has to be sent again."""
+
+    def __init__(self, file: BinaryIO, size: int, progress: Callable[[int, int], None] | None) -> None:
+        self._file = file
+        self._size = size
+        self._progress = progress
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._file.seek(0)
+        sent = 0
+        while piece := self._file.read(SEND_BYTES):
+            yield piece
+            sent += len(piece)
+            if self._progress is not None:
+                self._progress(sent, self._size)
+
+
+Body = bytes | Upload
+
+
+class Transport:
+    """The connections to one hub. Safe to use from several threads."""
+
+    def __init__(self, url: str, token: str, patience: Patience) -> None:
+        if not all(" " < char < "\x7f" for char in token):
+            raise NotAuthenticated("the token holds characters that no token has; was it cut or wrapped?")
+        self.url = url
+        self.patience = patience
+        self._met = False
+        headers = {"User-Agent": f"ostler/{__version__}", "Accept-Encoding": "identity"}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        self._pool = urllib3.PoolManager(maxsize=CONNECTIONS, retries=False, headers=headers)
+
+    def close(self) -> None:
+        self._pool.clear()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: Body | None = None,
+        headers: Mapping[str, str] | None = None,
+        repeatable: bool = True,
+        insist: bool = False,
+        read_s: float = READ_S,
+    ) -> Answer:
+        """One answer, or the exception that it stands for.
+
+        A request that is not `repeatable` is sent again only if it cannot have arrived. `insist` is for what nobody
+        wants to type again: it waits for a hub that this object has never met, too.
+        """
+        give_up_at = time.monotonic() + self.patience.total_s
+        for tried in itertools.count(1):
+            try:
+                return self._once(method, path, query, body, headers, read_s)
+            except HubUnreachable as error:
+                never_sent = isinstance(error.__cause__, (NewConnectionError, ConnectTimeoutError))
+                pause_s = self.patience.pause_s(tried)
+                late = tried >= self._tries(insist) or time.monotonic() + pause_s > give_up_at
+                if late or not (repeatable or never_sent):
+                    raise
+                _log.warning("%s; trying again in %.1f s", error, pause_s)
+                time.sleep(pause_s)
+        raise AssertionError("unreachable")
+
+    def stream(
+        self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None, read_s: float = READ_S
+    ) -> urllib3.BaseHTTPResponse:
+        """An answer that is read as it comes: tried once, because only the reader knows where to go on."""
+        response = self._open("GET", path, query, None, headers, read_s)
+        if response.status >= 400:
+            with response:
+                self._refuse(response.status, self._rest(response), "GET", path)
+        return response
+
+    def unreachable(self, error: Exception) -> HubUnreachable:
+        found = HubUnreachable(
+            f"no hub answers at {self.url} ({_reason(error)}); start one with 'ostler up', "
+            "or name the right one (--hub, OSTLER_HUB)"
+        )
+        found.__cause__ = error
+        return found
+
+    def _tries(self, insist: bool) -> int:
+        # A hub that never answered is most likely not there: whoever only asks should hear that at once.
+        return self.patience.tries if self._met or insist else min(self.patience.tries, 2)
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        body: Body | None,
+        headers: Mapping[str, str] | None,
+        read_s: float,
+    ) -> Answer:
+        response = self._open(method, path, query, body, headers, read_s)
+        with response:
+            data = self._rest(response)
+        if response.status >= 400:
+            self._refuse(response.status, data, method, path)
+        return Answer(response.status, data, response.headers)
+
+    def _open(
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        body: Body | None,
+        headers: Mapping[str, str] | None,
+        read_s: float,
+    ) -> urllib3.BaseHTTPResponse:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        url = self.url + path + ("?" + urlencode(given) if given else "")
+        timeout = urllib3.Timeout(connect=CONNECT_S, read=read_s)
+        try:
+            response = self._pool.request(
+                method,
+                url,
+                body=body,
+                headers={**self._pool.headers, **(headers or {})},
+                timeout=timeout,
+                preload_content=False,
+                redirect=False,
+            )
+        except LocationParseError:
+            raise BadInput(f"hub: {self.url!r} is not an address", [("hub", "not an http(s) URL")]) from None
+        except HTTPError as error:
+            raise self.unreachable(error) from error
+        return response
+
+    def _rest(self, response: urllib3.BaseHTTPResponse) -> bytes:
+        try:
+            data = response.read()
+        except HTTPError as error:
+            raise self.unreachable(error) from error
+        self._met = True
+        return data
+
+    def _refuse(self, status: int, body: bytes, method: str, path: str) -> None:
+        error = from_problem(status, body, f"{method} {self.url}{path}")
+        raise self.unreachable(error) if status in BUSY else error
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case NameResolutionError():
+            return "the host name is not known"
+        case NewConnectionError():
+            return "refused" if "refused" in str(error).lower() else str(error).rpartition(": ")[2]
+        case ConnectTimeoutError():
+            return f"no connection within {CONNECT_S:g} s"
+        case ReadTimeoutError():
+            return "it took the request and did not answer in time"
+        case SSLError():
+            return f"TLS: {error}"
+        case ProtocolError():
+            return "the connection broke"
+        case _:
+            return str(error)

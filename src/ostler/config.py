@@ -1,0 +1,64 @@
+"""Where things are and what was asked for: flags, then OSTLER_* variables, then defaults."""
+
+import os
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+from ostler.domain.errors import BadInput, NotAuthenticated
+
+DEFAULT_PORT = 7600
+DEFAULT_HUB = f"http://127.0.0.1:{DEFAULT_PORT}"
+CONFIG_FILE = "ostler.toml"
+TOKEN_FILES = {"admin": "admin.token", "join": "join.token"}
+
+
+def state_dir(flag: str | Path | None = None) -> Path:
+    """The folder that holds the state of a hub or of workers."""
+    chosen = flag or os.environ.get("OSTLER_STATE_DIR") or platformdirs.user_data_dir("ostler", appauthor=False)
+    return Path(chosen).expanduser().absolute()
+
+
+def config_file(flag: str | Path | None, state: Path) -> Path | None:
+    """The hub's settings file: as given, from the environment, or the state folder's, where there is one."""
+    chosen = flag or os.environ.get("OSTLER_CONFIG")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    own = state / CONFIG_FILE
+    return own if own.exists() else None
+
+
+def hub_url(flag: str | None = None, state: Path | None = None) -> str:
+    """As given, from the environment, as a hub of this state folder says it listens, or the default."""
+    url = (flag or os.environ.get("OSTLER_HUB") or _url_said_in(state or state_dir()) or DEFAULT_HUB).rstrip("/")
+    if not url.startswith(("http://", "https://")):
+        raise BadInput(f"hub: {url!r} is not an address; write it like {DEFAULT_HUB}", [("hub", "not an http(s) URL")])
+    return url
+
+
+def _url_said_in(state: Path) -> str:
+    try:
+        return (state / "hub.url").read_text().strip()
+    except OSError:
+        return ""
+
+
+def read_token(flag: str | None, state: Path, kind: Literal["admin", "join"]) -> str:
+    """The token as given (`T` or `@FILE`), from the environment, or the hub's own file on its own machine."""
+    given = flag or os.environ.get("OSTLER_TOKEN")
+    if given:
+        return _from_file(Path(given[1:])) if given.startswith("@") else given
+    own = state / TOKEN_FILES[kind]
+    if own.exists():
+        return _from_file(own)
+    raise NotAuthenticated(
+        f"no token: give --token or OSTLER_TOKEN, or run this on the hub's machine as the hub's user (looked for {own})"
+    )
+
+
+def _from_file(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise NotAuthenticated(f"the token file {path} cannot be read: {error.strerror}") from None

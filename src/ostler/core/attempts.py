@@ -1,0 +1,345 @@
+"""The life of an attempt and what it does to its task: begun, accepted, ended, lost, released.
+
+Two things are kept apart throughout: what is decided about a task (its state), and whether its processes are gone (its
+holding). The first may change at once; the second only when the worker says so.
+"""
+
+import zlib
+
+from ostler.core.bound import bind, unbind
+from ostler.core.effects import AssignTask, CancelTask, Effect
+from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
+from ostler.core.room import Holding, holding
+from ostler.core.timers import ACCEPTANCE, COOLDOWN, RUNTIME
+from ostler.core.usage import START_QUANTUM_S, weight
+from ostler.domain import states
+from ostler.domain.resources import Grant
+
+ACCEPT_WITHIN_S = 30.0
+STOP_GRACE_S = 10.0
+FAULTS_TO_COOL = 3
+COOLDOWN_S = 60.0
+COOLDOWN_MAX_S = 600.0
+MAX_IDLE_SHAPES = 2048
+LOOK_AGAIN_S = 600.0
+"""A budget is looked at this often: reminders of what has long ended must not pile up for a day."""
+MASTER_PORTS = (20_000, 32_000)
+
+
+def begin(fleet: Fleet, job: Job, worker: Worker, grant: Grant, why: str, now: float) -> Attempt:
+    """Authorise the job's first waiting task to run there: reserved from now on, confirmed by the worker's
+    acceptance."""
+    index = job.waiting[0][0]
+    fleet.take_waiting(job, index)
+    task = fleet.task(job, index)
+    attempt = Attempt(
+        id=fleet.new_attempt_id(),
+        task_id=task.id,
+        task=task,
+        worker_id=worker.id,
+        held=holding(job.shape.request, grant),
+        phase="assigned",
+        assigned=now,
+        assigned_at=fleet.wall(now),
+        why=why,
+    )
+    fleet.take(worker, attempt)
+    task.holder = attempt
+    task.attempt = attempt.id
+    task.worker = worker.id
+    task.exit_code = None
+    set_state(fleet, task, states.ASSIGNED, "", now)
+    fleet.touch_attempt(attempt)
+    fleet.timers.add(now + ACCEPT_WITHIN_S, ACCEPTANCE, attempt.id)
+    fleet.charge(job.user, START_QUANTUM_S * _weight(worker, job), now)
+    return attempt
+
+
+def assignment(fleet: Fleet, attempt: Attempt) -> AssignTask:
+    """The message for this attempt; sending it again changes nothing on a worker that has it."""
+    task = attempt.task
+    assert task is not None
+    job = task.job
+    return AssignTask(
+        worker_id=attempt.worker_id,
+        session=fleet.workers[attempt.worker_id].session,
+        job_id=job.id,
+        task_id=task.id,
+        attempt=attempt.id,
+        devices=attempt.held.grant.devices,
+        index=task.index if job.size and not job.is_gang else None,
+        remaining_s=remaining_s(task),
+        rank=task.index if job.is_gang else None,
+        hosts=gang_hosts(fleet, job),
+        master_port=master_port(job),
+    )
+
+
+def gang_hosts(fleet: Fleet, job: Job) -> tuple[str, ...]:
+    """Where each member runs, as the others reach it."""
+    if not job.is_gang:
+        return ()
+    workers = [fleet.workers[fleet.task(job, rank).worker] for rank in range(job.size)]
+    return tuple(worker.address or worker.capabilities.hostname or worker.id for worker in workers)
+
+
+def master_port(job: Job) -> int:
+    """The same for all members of a round, another for the next: the old one may still be closing."""
+    first = (job.tasks or {}).get(0)
+    if not job.is_gang or first is None:
+        return 0
+    return MASTER_PORTS[0] + zlib.crc32(first.attempt.encode()) % (MASTER_PORTS[1] - MASTER_PORTS[0])
+
+
+def remaining_s(task: Task) -> float:
+    """What is left of the run-time budget; 0: there is no bound."""
+    budget = task.job.terms.max_runtime_s
+    return max(0.001, budget - task.used_s) if budget else 0.0
+
+
+def accept(fleet: Fleet, attempt: Attempt, now: float) -> None:
+    """The worker has started it, or says that it still runs."""
+    task = attempt.task
+    assert task is not None
+    if not attempt.accepted:
+        attempt.accepted = True
+        attempt.started = now
+        attempt.started_at = fleet.wall(now)
+        if task.started_at is None:
+            task.started_at = attempt.started_at
+        watch_budget(fleet, attempt, now)
+    if attempt.phase == "assigned":
+        attempt.phase = "running"
+    fleet.touch_attempt(attempt)
+    if task.state != states.RUNNING:
+        set_state(fleet, task, states.RUNNING, "", now)
+
+
+def watch_budget(fleet: Fleet, attempt: Attempt, now: float) -> None:
+    if attempt.task is not None and attempt.task.job.terms.max_runtime_s:
+        fleet.timers.add(now + min(remaining_s(attempt.task), LOOK_AGAIN_S), RUNTIME, attempt.id)
+
+
+def stop(fleet: Fleet, attempt: Attempt, reason: str) -> list[Effect]:
+    """Tell the worker to end it. Its room stays taken until its end is seen."""
+    if attempt.phase != "lapsed":
+        attempt.phase = "stopping"
+    attempt.stop_reason = attempt.stop_reason or reason
+    fleet.touch_attempt(attempt)
+    return cancel_message(fleet, attempt)
+
+
+def cancel_message(fleet: Fleet, attempt: Attempt) -> list[Effect]:
+    worker = fleet.workers[attempt.worker_id]
+    if not worker.connected:
+        return []
+    named = attempt.id if attempt.task is not None or not attempt.id.startswith(UNNAMED) else ""
+    return [
+        CancelTask(
+            worker_id=worker.id,
+            session=worker.session,
+            task_id=attempt.task_id,
+            attempt=named,
+            reason=attempt.stop_reason or "cancelled",
+            grace_s=STOP_GRACE_S,
+        )
+    ]
+
+
+UNNAMED = "?"
+"""Prefix of the key under which a process without an attempt of its own is held."""
+
+
+def hold_stray(fleet: Fleet, worker: Worker, task_id: str, attempt_id: str, now: float) -> Attempt:
+    """A process that should not be there takes room all the same, until it is gone."""
+    stray = Attempt(
+        id=attempt_id or UNNAMED + task_id,
+        task_id=task_id,
+        task=None,
+        worker_id=worker.id,
+        held=worker.unseen.pop(attempt_id, Holding()),
+        phase="stopping",
+        accepted=True,
+        assigned=now,
+        stop_reason="this attempt is not authorised any more",
+    )
+    fleet.take(worker, stray)
+    return stray
+
+
+def release(fleet: Fleet, attempt: Attempt, outcome: str, reason: str, now: float) -> None:
+    """Its processes are gone: the room is free, and a task that waited only for that may be placed."""
+    worker = fleet.workers[attempt.worker_id]
+    spend_time(fleet, attempt, now)
+    attempt.outcome = outcome
+    attempt.reason = reason or attempt.stop_reason
+    attempt.finished_at = fleet.wall(now)
+    fleet.touch_attempt(attempt)
+    fleet.give(worker, attempt)
+    if attempt.heir is not None:
+        _inherit(fleet, attempt, attempt.heir, now)
+    task = attempt.task
+    if task is None:
+        return
+    fleet.leave(task.job)
+    if task.holder is not attempt:
+        return
+    task.holder = None
+    if task.state == states.PENDING:
+        fleet.enqueue(task)
+
+
+def _inherit(fleet: Fleet, attempt: Attempt, heir: Job, now: float) -> None:
+    """The room goes to whoever it was cleared for, if that job still wants it."""
+    makers = fleet.room_makers.get(heir.id)
+    if makers is not None:
+        makers.discard(attempt.id)
+        if not makers:
+            del fleet.room_makers[heir.id]
+    still_wanted = fleet.jobs.get(heir.id) is heir and heir.wants_room()
+    if still_wanted and fleet.workers[attempt.worker_id].is_open:
+        bind(fleet, attempt, heir, now)
+
+
+def spend_time(fleet: Fleet, attempt: Attempt, now: float) -> None:
+    """Count what it ran against its task's budget and its user's share; once."""
+    if attempt.task is None or attempt.started is None or attempt.phase == "lapsed":
+        return
+    ran = max(0.0, now - attempt.started)
+    if attempt.spends:
+        attempt.task.used_s += ran
+        fleet.touch_task(attempt.task)
+    job = attempt.task.job
+    rate = _weight(fleet.workers[attempt.worker_id], job)
+    fleet.charge(job.user, max(0.0, ran - START_QUANTUM_S) * rate, now)
+
+
+def back_to_pending(fleet: Fleet, task: Task, reason: str, now: float) -> None:
+    """It shall run again. It waits in the queue as soon as nothing holds room for it."""
+    set_state(fleet, task, states.PENDING, reason, now)
+    if task.holder is None:
+        fleet.enqueue(task)
+
+
+def over_budget(task: Task) -> bool:
+    return bool(task.job.terms.max_runtime_s) and task.used_s >= task.job.terms.max_runtime_s
+
+
+def end_task(fleet: Fleet, task: Task, state: str, reason: str, now: float) -> None:
+    """The task's last state. Whatever still runs of it keeps its room until it is gone."""
+    task.finished_at = fleet.wall(now)
+    job = task.job
+    if job.ended is None:
+        job.ended = {}
+    job.ended[state] = job.ended.get(state, 0) + 1
+    if task.state == states.PENDING and task.holder is None:
+        fleet.take_waiting(job, task.index)
+    set_state(fleet, task, state, reason, now)
+    fleet.leave(job)
+
+
+def forget_ended(fleet: Fleet) -> None:
+    """Drop what has ended from memory, once its rows are on their way: the ledger has all that is left to know. Not
+    earlier: an event of the same batch may still be about it."""
+    leaving, fleet.leaving = fleet.leaving, {}
+    for job in leaving.values():
+        tasks = job.tasks or {}
+        for task in [task for task in tasks.values() if task.state in states.TERMINAL and task.holder is None]:
+            del tasks[task.index]
+        if job.state in states.TERMINAL and not tasks:
+            _forget_job(fleet, job)
+
+
+def _forget_job(fleet: Fleet, job: Job) -> None:
+    if fleet.forget_job(job) and job.shape.jobs == 0 and fleet.index.shape_count() > MAX_IDLE_SHAPES:
+        fleet.index.drop_shape(job.shape)
+
+
+def set_state(fleet: Fleet, task: Task, state: str, reason: str, now: float) -> None:
+    if task.state != state:
+        states.move(task.id, task.state, state)
+        task.state = state
+    task.reason = reason
+    if state in states.LIVE:
+        task.finished_at = None
+    fleet.touch_task(task)
+    job = task.job
+    if job.size:
+        fleet.announce(
+            now,
+            "task",
+            job.id,
+            user=job.user,
+            task=task.id,
+            state=state,
+            worker=task.worker,
+            attempt=task.attempt,
+            reason=reason,
+        )
+    derive_job(fleet, job, task, now)
+
+
+def derive_job(fleet: Fleet, job: Job, task: Task, now: float) -> None:
+    """A job's state follows from its tasks'."""
+    if job.size:
+        derive_array(fleet, job, now)
+        return
+    _set_job(fleet, job, task.state, task.reason, now, worker=task.worker, attempt=task.attempt)
+
+
+def derive_array(fleet: Fleet, job: Job, now: float) -> None:
+    _set_job(fleet, job, *_array_state(job), now)
+    if job.state in states.TERMINAL:
+        fleet.leave(job)
+
+
+def _set_job(fleet: Fleet, job: Job, state: str, reason: str, now: float, **body: str) -> None:
+    changed = (state, reason) != (job.state, job.reason)
+    fleet.set_job_state(job, state)
+    job.reason = reason
+    job.finished_at = fleet.wall(now) if state in states.TERMINAL else None
+    fleet.touch_job(job)
+    if state in states.TERMINAL:
+        unbind(fleet, job.id)
+        fleet.room_makers.pop(job.id, None)
+        fleet.ended_now.append(job)
+        for name in job.blocked_on or ():
+            waiting = fleet.dependents.get(name, [])
+            if job.id in waiting:
+                waiting.remove(job.id)
+    if changed:
+        fleet.announce(now, "job", job.id, state=state, user=job.user, reason=reason, **body)
+
+
+def _array_state(job: Job) -> tuple[str, str]:
+    ended = job.ended or {}
+    if job.count_ended() == job.size:
+        if ended.get(states.SUCCEEDED, 0) == job.size:
+            return states.SUCCEEDED, ""
+        if job.cancelled:
+            return states.CANCELLED, "cancelled"
+        if ended.get(states.UNSCHEDULABLE, 0) == job.size:
+            return states.UNSCHEDULABLE, "none of its tasks was placed in time"
+        told = ", ".join(f"{count} {state}" for state, count in sorted(ended.items()))
+        return states.FAILED, f"of {job.size} tasks: {told}"
+    started = any(task.started_at is not None for task in (job.tasks or {}).values())
+    return (states.RUNNING, "") if started or job.state == states.RUNNING else (states.PENDING, "")
+
+
+def blame(fleet: Fleet, worker: Worker, now: float) -> None:
+    """A failure of the worker's own. After a few in a row it is left alone for a while."""
+    worker.faults += 1
+    if worker.faults >= FAULTS_TO_COOL:
+        pause = min(COOLDOWN_MAX_S, COOLDOWN_S * 2 ** min(worker.faults - FAULTS_TO_COOL, 10))
+        worker.cooling = True
+        worker.cooling_until = now + pause
+        fleet.timers.add(worker.cooling_until, COOLDOWN, worker.id)
+        fleet.index.room_changed(worker)
+        fleet.announce(
+            now, "worker", worker.id, state="cooling", reason=f"{worker.faults} failures of its own in a row"
+        )
+
+
+def _weight(worker: Worker, job: Job) -> float:
+    devices = worker.offer.devices
+    return weight(job.shape.request, devices[0].vram_mib if devices else 0)

@@ -1,0 +1,152 @@
+"""What has happened. Plain data; the loop stamps each with the time at which it is stepped."""
+
+import msgspec
+
+from ostler.domain.job import Terms
+from ostler.domain.records import JobRecord, ReceiptRecord, TaskRecord
+from ostler.domain.resources import Request
+from ostler.domain.worker import ActiveTask, Capabilities, Slots
+
+
+class NewJob(msgspec.Struct, kw_only=True):
+    id: str
+    user: str
+    name: str
+    spec: bytes
+    request: Request
+    terms: Terms
+    size: int = 0
+    depends_on: list[str] = []
+    snapshot: str = ""
+    chosen: bool = False
+    """The id is the client's: there may be such a job already."""
+
+
+class JobsSubmitted(msgspec.Struct, kw_only=True):
+    """All of them or none. `known` holds those ids that the ledger already has."""
+
+    ref: int
+    jobs: list[NewJob]
+    known: dict[str, JobRecord] = {}
+    receipt: ReceiptRecord | None = None
+    """The Idempotency-Key with the digest of the body; `answered` is what the ledger already has for that key."""
+    answered: ReceiptRecord | None = None
+
+
+class CancelRequested(msgspec.Struct, kw_only=True):
+    """Of a job, or of one task of an array."""
+
+    ref: int
+    job_id: str
+    index: int | None = None
+    reason: str = "cancelled"
+
+
+class RequeueRequested(msgspec.Struct, kw_only=True):
+    """`ended` brings back what has left memory: the job's row, and the rows of its tasks that have ended."""
+
+    ref: int
+    job_id: str
+    index: int | None = None
+    ended: JobRecord | None = None
+    ended_tasks: list[TaskRecord] = []
+
+
+class DrainRequested(msgspec.Struct, kw_only=True):
+    """An operator closes a worker to new work, or opens it again."""
+
+    ref: int
+    worker_id: str
+    draining: bool
+
+
+class WorkerRegistered(msgspec.Struct, kw_only=True):
+    worker_id: str
+    session: int
+    capabilities: Capabilities
+    active_tasks: list[ActiveTask] = []
+    boot_id: str = ""
+    address: str = ""
+    """Where its connection came from: how the other members of a gang reach it."""
+
+
+class WorkerBeat(msgspec.Struct, kw_only=True):
+    worker_id: str
+    session: int
+    slots: Slots | None = None
+    capabilities: Capabilities | None = None
+    active_tasks: list[ActiveTask] | None = None
+    sent_at: str | float | int | None = None
+    draining: bool = False
+
+
+class WorkerAsked(msgspec.Struct, kw_only=True):
+    """A worker wants work; it is always answered."""
+
+    worker_id: str
+    session: int
+    slots: Slots | None = None
+
+
+class WorkerLeft(msgspec.Struct, kw_only=True):
+    """The socket closed."""
+
+    worker_id: str
+    session: int
+
+
+class TaskAccepted(msgspec.Struct, kw_only=True):
+    worker_id: str
+    session: int
+    task_id: str
+    attempt: str = ""
+
+
+class TaskEnded(msgspec.Struct, kw_only=True):
+    worker_id: str
+    session: int
+    task_id: str
+    attempt: str = ""
+    state: str
+    exit_code: int | None = None
+    error: str = ""
+    fault: str = ""
+    artifact_id: str = ""
+    result: bytes | None = None
+
+
+class ServiceReported(msgspec.Struct, kw_only=True):
+    """A worker has looked at a service."""
+
+    worker_id: str
+    session: int
+    task_id: str
+    healthy: bool
+    message: str = ""
+
+
+class TimePassed(msgspec.Struct):
+    """Deadlines may be due."""
+
+
+class HubWasAway(msgspec.Struct):
+    """The hub itself did not run for this long: silence in that time is nobody else's."""
+
+    seconds: float
+
+
+Event = (
+    JobsSubmitted
+    | CancelRequested
+    | RequeueRequested
+    | DrainRequested
+    | WorkerRegistered
+    | WorkerBeat
+    | WorkerAsked
+    | WorkerLeft
+    | TaskAccepted
+    | TaskEnded
+    | ServiceReported
+    | TimePassed
+    | HubWasAway
+)

@@ -1,0 +1,444 @@
+"""The state of the fleet: a cache of the ledger, and what is not worth keeping there.
+
+Everything that changes a holding, a queue place or a durable row goes through the few methods here, so that room,
+index and changes can never drift from the rows they belong to. Decisions are made elsewhere.
+"""
+
+from collections.abc import Callable
+from typing import Optional
+
+import msgspec
+
+from ostler.core.index import Index, Shape, bits
+from ostler.core.queue import Lane, Queue
+from ostler.core.ranges import ONE, Ranges, with_index, without_index
+from ostler.core.room import Holding, Room, gpu_thousandths
+from ostler.core.timers import SCHEDULING, Timers
+from ostler.core.usage import Usage
+from ostler.domain import states
+from ostler.domain.job import Terms
+from ostler.domain.quota import Quotas
+from ostler.domain.records import Dropped, FeedRecord, JobRecord, ReceiptRecord
+from ostler.domain.resources import Offer
+from ostler.domain.worker import Capabilities, Slots
+
+MAX_SHARED_TERMS = 4096
+
+
+class Job(msgspec.Struct, kw_only=True, gc=False):
+    """A job that has not ended, or that still holds room. Small: a queue may hold a million of them."""
+
+    id: str
+    seq: int
+    user: str
+    shape: Shape
+    terms: Terms
+    size: int
+    queued: float
+    """When its wait began: at its submission, or at the last requeue."""
+    queued_at: float = 0.0
+    state: str = states.PENDING
+    waiting: Ranges = ONE
+    """Half-open ranges of the indices that wait to be placed."""
+    tasks: dict[int, "Task"] | None = None
+    """Those to which something has happened, and which have not ended or still hold room."""
+    ended: dict[str, int] | None = None
+    """How many tasks have ended, by state."""
+    dropped: tuple[Dropped, ...] = ()
+    """Indices that ended without ever being placed: they have no rows of their own."""
+    finished_at: float | None = None
+    reason: str = ""
+    cancelled: bool = False
+    snapshot: str = ""
+    blocked_on: set[str] | None = None
+    """Jobs that must succeed first."""
+    lane: Lane | None = None
+    prev: Optional["Job"] = None
+    next: Optional["Job"] = None
+
+    @property
+    def is_gang(self) -> bool:
+        return self.shape.request.nodes > 1
+
+    def may_be_placed(self) -> bool:
+        """It waits for nothing but room. A gang is placed whole or not at all."""
+        if not self.waiting or self.blocked_on:
+            return False
+        return not self.is_gang or self.count_waiting() == self.size
+
+    def wants_room(self) -> bool:
+        """Something of it waits, or will as soon as its last processes are gone."""
+        pending = any(task.state == states.PENDING for task in (self.tasks or {}).values())
+        return self.state not in states.TERMINAL and (bool(self.waiting) or pending)
+
+    def task_id(self, index: int) -> str:
+        return f"{self.id}.{index}" if self.size else self.id
+
+    def total(self) -> int:
+        return self.size or 1
+
+    def count_waiting(self) -> int:
+        return sum(high - low for low, high in self.waiting)
+
+    def count_ended(self) -> int:
+        return sum((self.ended or {}).values())
+
+
+class Task(msgspec.Struct, kw_only=True):
+    """A task that has been placed at least once, or has ended."""
+
+    id: str
+    job: Job
+    index: int
+    state: str = states.PENDING
+    attempt: str = ""
+    """The current attempt; of a pending task, the last one, which may still come back."""
+    worker: str = ""
+    holder: Optional["Attempt"] = None
+    """The attempt that holds room for this task. While there is one, nothing else is placed for it."""
+    done: bool = False
+    """A gang's member that has succeeded, while others still run."""
+    resting: bool = False
+    """A service between two starts."""
+    health: str = ""
+    losses: int = 0
+    failures: int = 0
+    used_s: float = 0.0
+    started_at: float | None = None
+    finished_at: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    artifact_id: str = ""
+    result: bytes | None = None
+
+
+class Attempt(msgspec.Struct, kw_only=True):
+    """One authorisation to run a task, for as long as it holds room on a worker."""
+
+    id: str
+    task_id: str
+    task: Task | None
+    """None: a process that its worker reported and that nobody here knows."""
+    worker_id: str
+    held: Holding
+    phase: str
+    """assigned, running, stopping (told to end), lapsed (its worker's grace ran out before its end was seen), bound (no
+    process: room that a job waits for, kept for it)"""
+    heir: Job | None = None
+    """The job that gets its room when it ends."""
+    accepted: bool = False
+    assigned: float = 0.0
+    started: float | None = None
+    assigned_at: float = 0.0
+    started_at: float | None = None
+    finished_at: float | None = None
+    watched: bool = False
+    """A reminder of the end of its grace is set."""
+    spends: bool = True
+    """What it runs counts against its task's budget."""
+    counted: bool = True
+    """It counts as its user's; a lapsed one does not."""
+    stop_reason: str = ""
+    outcome: str = ""
+    reason: str = ""
+    why: str = ""
+
+    def is_current(self) -> bool:
+        task = self.task
+        return task is not None and task.holder is self and task.attempt == self.id and task.state in _PLACED
+
+
+_PLACED = (states.ASSIGNED, states.RUNNING, states.ORPHANED)
+
+
+class Worker(msgspec.Struct, kw_only=True):
+    id: str
+    capabilities: Capabilities
+    offer: Offer
+    room: Room
+    session: int = 0
+    """The socket that speaks for it; 0: none."""
+    boot_id: str = ""
+    address: str = ""
+    draining: bool = False
+    """An operator closed it."""
+    leaving: bool = False
+    """It said that it is going."""
+    faults: int = 0
+    """Failures of its own in a row."""
+    watched: bool = False
+    """A reminder to look for its silence is set."""
+    shrunk: bool = False
+    """Its offer changed while something was held: the holdings may exceed it."""
+    silent_about_at: float = -1.0
+    """When it was last found not to have accepted what it was given."""
+    cooling_until: float = 0.0
+    cooling: bool = False
+    slots: Slots | None = None
+    slots_at: float = 0.0
+    in_use: dict[str, int] = msgspec.field(default_factory=dict)
+    """Slots in use as last reported, less what has ended since."""
+    attempts: dict[str, Attempt] = msgspec.field(default_factory=dict)
+    """Everything that holds room here."""
+    unseen: dict[str, Holding] = msgspec.field(default_factory=dict)
+    """What was given back without its end being seen; held again if the worker turns out to have it."""
+    last_contact: float = 0.0
+    last_contact_at: float = 0.0
+    registered_at: float = 0.0
+
+    @property
+    def connected(self) -> bool:
+        return self.session != 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.session != 0 and not (self.draining or self.leaving or self.cooling) and self.slots is not None
+
+    def free_slots(self, pool: str) -> int:
+        if self.slots is None:
+            return 0
+        return self.slots.total(pool) - max(self.in_use.get(pool, 0), self.room.placed[pool])
+
+    def find(self, task_id: str, attempt: str) -> Attempt | None:
+        """What this worker means; a worker of version 1 names the task alone."""
+        found = [self.attempts.get(attempt)] if attempt else self.attempts.values()
+        means = (held for held in found if held is not None and held.task_id == task_id and held.phase != "bound")
+        return next(means, None)
+
+
+class Touched:
+    """What has changed since the last commit."""
+
+    def __init__(self) -> None:
+        self.new_jobs: dict[str, JobRecord] = {}
+        self.jobs: dict[str, Job] = {}
+        self.tasks: dict[str, Task] = {}
+        self.attempts: dict[str, Attempt] = {}
+        self.workers: dict[str, Worker] = {}
+        self.feed: list[FeedRecord] = []
+        self.users: set[str] = set()
+        self.receipts: dict[str, ReceiptRecord] = {}
+
+
+class Fleet:
+    def __init__(self, new_attempt_id: Callable[[], str]) -> None:
+        self.new_attempt_id = new_attempt_id
+        self.jobs: dict[str, Job] = {}
+        self.job_counts: dict[str, int] = dict.fromkeys(states.STATES, 0)
+        """The jobs in memory by state."""
+        self.workers: dict[str, Worker] = {}
+        self.held: dict[str, Attempt] = {}
+        """Every attempt of ours that holds room, by id."""
+        self.usage = Usage()
+        self.index = Index()
+        self.quotas = Quotas()
+        self.queue = Queue(self.usage, self.within_quota)
+        self.timers = Timers()
+        self.terms: dict[Terms, Terms] = {}
+        self.dependents: dict[str, list[str]] = {}
+        """Jobs that wait for a job, by that job."""
+        self.bound: dict[str, list[Attempt]] = {}
+        """Room that is kept for a job, by its id."""
+        self.room_makers: dict[str, set[str]] = {}
+        """Attempts that were told to end for a job's sake and have not, by that job."""
+        self.preemptible = 0
+        """Attempts held that may be told to end for another job's sake."""
+        self.running_of: dict[str, list[int]] = {}
+        """What each user's attempts hold: how many there are, and how many thousandths of GPUs they have."""
+        self.queued_of: dict[str, int] = {}
+        """How many jobs of each user are pending."""
+        self.ended_now: list[Job] = []
+        """Jobs that ended in this batch: others may wait for them."""
+        self.hints: list[Job] = []
+        """Jobs with a snapshot that were submitted in this batch."""
+        self.leaving: dict[str, Job] = {}
+        """Jobs of which something has ended in this batch."""
+        self.asking: dict[str, int] = {}
+        """How often each worker asked for work in this batch."""
+        self.job_seq = 0
+        self.feed_seq = 0
+        self.epoch = 0.0
+        """Wall clock less the loop's own; set by the loop."""
+        self.touched = Touched()
+
+    def wall(self, now: float) -> float:
+        return now + self.epoch
+
+    # Rows
+
+    def touch_job(self, job: Job) -> None:
+        if self._has_this(job):
+            self.touched.jobs[job.id] = job
+
+    def touch_task(self, task: Task) -> None:
+        if self._has_this(task.job):
+            self.touched.tasks[task.id] = task
+
+    def _has_this(self, job: Job) -> bool:
+        """False: it left memory and came back as another; an old attempt that still speaks of it changes no row."""
+        return self.jobs.get(job.id, job) is job
+
+    def touch_attempt(self, attempt: Attempt) -> None:
+        if attempt.task is not None:
+            self.touched.attempts[attempt.id] = attempt
+
+    def touch_worker(self, worker: Worker) -> None:
+        self.touched.workers[worker.id] = worker
+
+    def charge(self, user: str, gpu_seconds: float, now: float) -> None:
+        self.usage.charge(user, gpu_seconds, now)
+        self.touched.users.add(user)
+
+    def announce(self, now: float, kind: str, subject: str, **body: str | int | float | None) -> None:
+        """One line for whoever watches."""
+        self.feed_seq += 1
+        record = FeedRecord(seq=self.feed_seq, at=self.wall(now), kind=kind, subject=subject, body=body)
+        self.touched.feed.append(record)
+
+    # Jobs and tasks
+
+    def shared_terms(self, terms: Terms) -> Terms:
+        """Equal terms as one object. Forgotten now and then: nothing depends on it but memory."""
+        if len(self.terms) > MAX_SHARED_TERMS:
+            self.terms.clear()
+        return self.terms.setdefault(terms, terms)
+
+    def enter_job(self, job: Job) -> None:
+        self.jobs[job.id] = job
+        self._count(job, 1)
+        job.shape.jobs += 1
+
+    def set_job_state(self, job: Job, state: str) -> None:
+        counted = self.jobs.get(job.id) is job
+        if counted:
+            self._count(job, -1)
+        job.state = state
+        if counted:
+            self._count(job, 1)
+
+    def _count(self, job: Job, sign: int) -> None:
+        self.job_counts[job.state] += sign
+        if job.state == states.PENDING:
+            self.queued_of[job.user] = self.queued_of.get(job.user, 0) + sign
+
+    def leave(self, job: Job) -> None:
+        """Something of it has ended: after this batch, what is over may leave memory."""
+        if self.jobs.get(job.id) is job:
+            self.leaving[job.id] = job
+
+    def forget_job(self, job: Job) -> bool:
+        """True if it was there."""
+        if self.jobs.get(job.id) is not job:
+            return False  # it left earlier; one that was requeued since has its name
+        del self.jobs[job.id]
+        self._count(job, -1)
+        job.tasks = None
+        job.shape.jobs -= 1
+        return True
+
+    def task(self, job: Job, index: int) -> Task:
+        """The task with this index; made when something happens to it for the first time."""
+        if job.tasks is None:
+            job.tasks = {}
+        task = job.tasks.get(index)
+        if task is None:
+            task = job.tasks[index] = Task(id=job.task_id(index), job=job, index=index)
+        return task
+
+    def find_task(self, task_id: str) -> Task | None:
+        job, index = self.find_job(task_id)
+        return job.tasks.get(index) if job is not None and job.tasks is not None else None
+
+    def find_job(self, task_id: str) -> tuple[Job | None, int]:
+        """The job of a task's id, and the task's index in it."""
+        job = self.jobs.get(task_id)
+        if job is not None:
+            return job, 0
+        name, _, index = task_id.rpartition(".")
+        return (self.jobs.get(name), int(index)) if index.isdecimal() and len(index) < 10 else (None, 0)
+
+    def enqueue(self, task: Task) -> None:
+        """It waits for a place again, where its arrival puts it."""
+        task.job.waiting = with_index(task.job.waiting, task.index)
+        self.line_up(task.job)
+        self.touch_job(task.job)
+
+    def line_up(self, job: Job) -> None:
+        if job.may_be_placed():
+            self.queue.add(job)
+
+    def watch_wait(self, job: Job) -> None:
+        """Have its scheduling timeout looked at; what waits for other jobs does not wait for room yet."""
+        if job.waiting and not job.blocked_on and job.terms.scheduling_timeout_s:
+            self.timers.add(job.queued + job.terms.scheduling_timeout_s, SCHEDULING, job.id)
+
+    def take_waiting(self, job: Job, index: int) -> None:
+        """This index no longer waits."""
+        job.waiting = without_index(job.waiting, index)
+        self.touch_job(job)
+        if not job.waiting:
+            self.queue.remove(job)
+
+    # Room
+
+    def take(self, worker: Worker, attempt: Attempt) -> None:
+        worker.attempts[attempt.id] = attempt
+        if attempt.task is not None:
+            self.held[attempt.id] = attempt
+            if attempt.counted:
+                self._count_holding(worker, attempt, attempt.task.job, 1)
+        worker.room.take(attempt.held)
+        self.index.room_changed(worker)
+
+    def give(self, worker: Worker, attempt: Attempt) -> None:
+        del worker.attempts[attempt.id]
+        if attempt.task is not None:
+            del self.held[attempt.id]
+            if attempt.counted:
+                self._count_holding(worker, attempt, attempt.task.job, -1)
+        worker.room.give(attempt.held)
+        pool = attempt.held.pool
+        if attempt.assigned <= worker.slots_at and worker.in_use.get(pool, 0) > 0:
+            worker.in_use[pool] -= 1
+        self.index.room_changed(worker)
+
+    def set_counted(self, attempt: Attempt, counted: bool) -> None:
+        """Whether it counts as its user's. One whose worker has been given up does not, until it comes back."""
+        if attempt.task is not None and attempt.counted != counted:
+            worker = self.workers[attempt.worker_id]
+            self._count_holding(worker, attempt, attempt.task.job, 1 if counted else -1)
+            attempt.counted = counted
+
+    def _count_holding(self, worker: Worker, attempt: Attempt, job: Job, sign: int) -> None:
+        self.preemptible += sign if job.terms.preemptible else 0
+        used = self.running_of.setdefault(job.user, [0, 0])
+        used[0] += sign
+        used[1] += sign * gpu_thousandths(attempt.held, worker.offer)
+        if not used[0]:
+            del self.running_of[job.user]
+
+    def gpus_used(self, user: str) -> float:
+        return self.running_of.get(user, (0, 0))[1] / 1000
+
+    def within_quota(self, user: str, shapes: int) -> int:
+        """Those of the shapes of which this user may start one more."""
+        quota = self.quotas.of(user)
+        if not quota.running_jobs and not quota.running_gpus:
+            return shapes
+        running = self.running_of.get(user, (0, 0))[0]
+        for sid in bits(shapes):
+            shape = self.index.shape_at(sid)
+            nodes, gpus = shape.request.nodes, shape.request.gpu_count
+            too_many = quota.running_jobs and running + nodes > quota.running_jobs
+            wanted = nodes * gpus if gpus else (0.001 if shape.request.shares_gpu else 0)
+            if too_many or (quota.running_gpus and wanted and self.gpus_used(user) + wanted > quota.running_gpus):
+                shapes ^= shape.bit
+        return shapes
+
+    def rebuild_room(self, worker: Worker) -> None:
+        """The offer changed: what is held stays held."""
+        worker.shrunk = bool(worker.attempts)
+        worker.room = Room(worker.offer)
+        for attempt in worker.attempts.values():
+            worker.room.take(attempt.held)
+        self.index.offer_changed(worker)

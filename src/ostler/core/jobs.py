@@ -1,0 +1,257 @@
+"""What people ask for: submit, cancel, requeue."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from ostler.core import attempts, dependencies
+from ostler.core.effects import Answer, Effect, Refuse
+from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, RequeueRequested
+from ostler.core.fleet import Fleet, Job, Task
+from ostler.core.jobs_end import cancel_job, cancel_task, drop_waiting
+from ostler.core.ranges import ONE, Ranges, merge, without_index
+from ostler.domain import states
+from ostler.domain.errors import Conflict, NotFound, QuotaExceeded
+from ostler.domain.records import Dropped, JobRecord, ReceiptRecord, TaskRecord
+
+
+def submit(fleet: Fleet, event: JobsSubmitted, now: float) -> list[Effect]:
+    """All of them or none. A job that is there already with the same spec is not submitted again."""
+    if event.receipt is not None:
+        earlier = event.answered or fleet.touched.receipts.get(event.receipt.key)
+        if earlier is not None:
+            return [_answer_again(event, earlier, event.receipt)]
+    fresh: dict[str, NewJob] = {}
+    for new in event.jobs:
+        known = event.known.get(new.id) or fleet.touched.new_jobs.get(new.id) or fresh.get(new.id)
+        if known is None:
+            fresh[new.id] = new
+        elif known.spec != new.spec:
+            detail = f"job {new.id} exists with another spec; choose another id, or leave it out to get a new one"
+            return [Refuse(ref=event.ref, error=Conflict(detail))]
+    refused = dependencies.problem(fleet, event, fresh) or _over_quota(fleet, fresh)
+    if refused is not None:
+        return [Refuse(ref=event.ref, error=refused)]
+    ended = {name: record.state for name, record in event.known.items()}
+    added = [_add(fleet, new, now) for new in fresh.values()]
+    for new, job in zip(fresh.values(), added, strict=True):
+        _let_wait(fleet, job, new.depends_on, ended, now)
+    ids = [new.id for new in event.jobs]
+    if event.receipt is not None:
+        event.receipt.ids = ids
+        event.receipt.at = fleet.wall(now)
+        fleet.touched.receipts[event.receipt.key] = event.receipt
+    return [Answer(ref=event.ref, ids=ids, created=bool(fresh) or not event.jobs)]
+
+
+def _answer_again(event: JobsSubmitted, earlier: ReceiptRecord, receipt: ReceiptRecord) -> Effect:
+    if earlier.digest != receipt.digest:
+        detail = "this Idempotency-Key was used with another body; use a new key for a new submit"
+        return Refuse(ref=event.ref, error=Conflict(detail))
+    return Answer(ref=event.ref, ids=earlier.ids, created=False)
+
+
+def _over_quota(fleet: Fleet, fresh: Mapping[str, NewJob]) -> QuotaExceeded | None:
+    for user, count in Counter(new.user for new in fresh.values()).items():
+        limit = fleet.quotas.of(user).queued_jobs
+        queued = fleet.queued_of.get(user, 0)
+        if limit and queued + count > limit:
+            told = f"{user} has {queued} queued jobs and asks for {count} more; the quota queued_jobs is {limit}"
+            return QuotaExceeded(told)
+    return None
+
+
+def _let_wait(fleet: Fleet, job: Job, depends_on: list[str], ended: Mapping[str, str], now: float) -> None:
+    """For room, or for other jobs first: all that came with it are there by now."""
+    if depends_on:
+        dependencies.hold(fleet, job, depends_on, ended, now)
+        fleet.touched.new_jobs[job.id].blocked_on = sorted(job.blocked_on or ())
+    fleet.line_up(job)
+    fleet.watch_wait(job)
+    if job.snapshot:
+        fleet.hints.append(job)
+
+
+def _add(fleet: Fleet, new: NewJob, now: float) -> Job:
+    fleet.job_seq += 1
+    waiting: Ranges = ((0, new.size),) if new.size else ONE
+    job = Job(
+        id=new.id,
+        seq=fleet.job_seq,
+        user=new.user,
+        shape=fleet.index.shape(new.request, fleet.workers.values()),
+        terms=fleet.shared_terms(new.terms),
+        size=new.size,
+        queued=now,
+        waiting=waiting,
+        snapshot=new.snapshot,
+    )
+    fleet.enter_job(job)
+    record = JobRecord(
+        id=job.id,
+        seq=job.seq,
+        user=job.user,
+        name=new.name,
+        spec=new.spec,
+        request=new.request,
+        terms=new.terms,
+        size=job.size,
+        state=job.state,
+        submitted_at=fleet.wall(now),
+        waiting=list(waiting),
+        snapshot=new.snapshot,
+    )
+    fleet.touched.new_jobs[job.id] = record
+    fleet.announce(now, "job", job.id, state=states.PENDING, user=job.user, name=new.name)
+    return job
+
+
+def cancel(fleet: Fleet, event: CancelRequested, now: float) -> list[Effect]:
+    """Shows at once; the processes follow, and their room with them. What has ended stays as it is."""
+    answer = Answer(ref=event.ref, ids=[event.job_id])
+    job = fleet.jobs.get(event.job_id)
+    if job is None:
+        return [answer]
+    if event.index is None or job.is_gang:
+        return [answer, *cancel_job(fleet, job, event.reason, now)]
+    return [answer, *cancel_task(fleet, job, event.index, event.reason, now)]
+
+
+def requeue(fleet: Fleet, event: RequeueRequested, now: float) -> list[Effect]:
+    """Run again, from any state: fenced first, placed when the old process is gone."""
+    job = fleet.jobs.get(event.job_id)
+    if job is None:
+        if event.ended is None:
+            return [Refuse(ref=event.ref, error=NotFound(f"there is no job {event.job_id}"))]
+        job = revive(fleet, event.ended, now)
+        fleet.enter_job(job)
+    job.cancelled = False
+    if job.state in states.TERMINAL:
+        job.blocked_on = None  # an operator wants it to run, whatever became of what it waited for
+    job.queued, job.queued_at = now, fleet.wall(now)
+    effects: list[Effect] = [Answer(ref=event.ref, ids=[event.job_id])]
+    if job.size:
+        _undrop(fleet, job, event.index)
+    for task in _to_run_again(fleet, job, event):
+        effects += _again(fleet, task, now)
+    if job.size:
+        if not any(task.started_at is not None for task in (job.tasks or {}).values()) and not job.ended:
+            fleet.set_job_state(job, states.PENDING)
+        attempts.derive_array(fleet, job, now)
+    fleet.watch_wait(job)
+    return effects
+
+
+def _to_run_again(fleet: Fleet, job: Job, event: RequeueRequested) -> list[Task]:
+    """One index, or all that have not succeeded, or, where all have, all."""
+    for record in event.ended_tasks:
+        if record.index not in (job.tasks or {}):
+            revive_task(fleet, job, record)
+    tasks = list((job.tasks or {}).values())
+    if job.is_gang:
+        return tasks
+    if event.index is not None:
+        return [task for task in tasks if task.index == event.index]
+    if job.state == states.SUCCEEDED:
+        return tasks
+    return [task for task in tasks if task.state != states.SUCCEEDED]
+
+
+def _undrop(fleet: Fleet, job: Job, index: int | None) -> None:
+    """What ended without being placed waits again: all of it, or one index."""
+    kept: list[Dropped] = []
+    for one in job.dropped:
+        if index is None:
+            back: Ranges = ((one.low, one.high),)
+        elif one.low <= index < one.high:
+            back = ((index, index + 1),)
+            rest = without_index(((one.low, one.high),), index)
+            kept += [Dropped(low, high, one.state, one.reason) for low, high in rest]
+        else:
+            kept.append(one)
+            continue
+        _uncount(job, one.state, sum(high - low for low, high in back))
+        job.waiting = merge(job.waiting, back)
+    job.dropped = tuple(kept)
+    fleet.line_up(job)
+
+
+def _again(fleet: Fleet, task: Task, now: float) -> list[Effect]:
+    if task.state == states.PENDING and not task.resting:
+        return []
+    effects: list[Effect] = []
+    if task.state in states.TERMINAL:
+        _uncount(task.job, task.state)
+    elif task.holder is not None:
+        effects = attempts.stop(fleet, task.holder, "requeued")
+    if task.holder is not None:
+        task.holder.spends = False  # the budget begins anew
+    task.attempt = ""
+    task.worker = ""
+    task.done = task.resting = False
+    task.health = ""
+    task.losses = task.failures = 0
+    task.used_s = 0.0
+    task.exit_code = None
+    task.result = None
+    task.artifact_id = ""
+    task.started_at = None
+    attempts.back_to_pending(fleet, task, "requeued", now)
+    return effects
+
+
+def _uncount(job: Job, state: str, count: int = 1) -> None:
+    assert job.ended is not None
+    job.ended[state] -= count
+    if not job.ended[state]:
+        del job.ended[state]
+
+
+def revive(fleet: Fleet, record: JobRecord, now: float) -> Job:
+    """A job from its row."""
+    counts = record.counts if record.size else ({record.state: 1} if record.state in states.TERMINAL else {})
+    return Job(
+        id=record.id,
+        seq=record.seq,
+        user=record.user,
+        shape=fleet.index.shape(record.request, fleet.workers.values()),
+        terms=fleet.shared_terms(record.terms),
+        size=record.size,
+        queued=now - max(0.0, fleet.wall(now) - (record.queued_at or record.submitted_at)),
+        queued_at=record.queued_at,
+        state=record.state,
+        waiting=tuple((low, high) for low, high in record.waiting),
+        ended={state: count for state, count in counts.items() if state in states.TERMINAL and count} or None,
+        finished_at=record.finished_at,
+        reason=record.reason,
+        snapshot=record.snapshot,
+        dropped=tuple(record.dropped),
+    )
+
+
+def revive_task(fleet: Fleet, job: Job, record: TaskRecord) -> Task:
+    task = fleet.task(job, record.index)
+    task.state = record.state
+    task.attempt = record.attempt
+    task.worker = record.worker
+    task.losses, task.failures, task.used_s = record.losses, record.failures, record.used_s
+    task.started_at, task.finished_at = record.started_at, record.finished_at
+    task.exit_code, task.reason, task.artifact_id = record.exit_code, record.reason, record.artifact_id
+    task.health = record.health
+    task.result = record.result
+    return task
+
+
+def expire_scheduling(fleet: Fleet, job: Job, reason: str, now: float) -> None:
+    """Its time to be placed is over: tasks that never were end as unschedulable."""
+    tasks = list((job.tasks or {}).values()) if job.size else [fleet.task(job, 0)]
+    if job.is_gang and any(not _never_placed(task) for task in tasks):
+        return
+    for task in tasks:
+        if task.state == states.PENDING and _never_placed(task):
+            attempts.end_task(fleet, task, states.UNSCHEDULABLE, reason, now)
+    if job.size:
+        drop_waiting(fleet, job, states.UNSCHEDULABLE, reason, now)
+
+
+def _never_placed(task: Task) -> bool:
+    return task.started_at is None and not task.losses and not task.failures and task.holder is None

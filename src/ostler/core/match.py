@@ -1,0 +1,127 @@
+"""May this worker run this task? One predicate, with reasons; the scheduler, `why` and check() all ask it."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ostler.core.room import Room, pick_devices
+from ostler.domain.quantities import show_cores, show_mib
+from ostler.domain.resources import Offer, Request
+
+if TYPE_CHECKING:
+    from ostler.core.fleet import Worker
+
+
+class Reason(msgspec.Struct, frozen=True):
+    axis: str
+    text: str
+    lasting: bool = False
+    """It would hold even if nothing ran on the worker."""
+
+
+def unmet(request: Request, worker: "Worker", now: float) -> list[Reason]:
+    """Every reason why this worker cannot take this request now; empty: it can."""
+    reasons = unmet_health(worker, now) + unmet_static(request, worker.id, worker.offer)
+    reasons += unmet_room(request, worker.id, worker.room)
+    if worker.free_slots(request.pool) < 1:
+        reasons.append(Reason("slots", _slots_text(request.pool, worker), _has_no_slots(request.pool, worker)))
+    return reasons
+
+
+def never_fits(request: Request, worker: "Worker") -> list[Reason]:
+    """The reasons that would hold even if nothing ran on this worker."""
+    reasons = never_offered(request, worker.id, worker.offer)
+    if _has_no_slots(request.pool, worker):
+        reasons.append(Reason("slots", _slots_text(request.pool, worker), True))
+    return reasons
+
+
+def never_offered(request: Request, name: str, offer: Offer) -> list[Reason]:
+    best = offer.at_best()
+    return unmet_static(request, name, best) + unmet_room(request, name, Room(best))
+
+
+def _has_no_slots(pool: str, worker: "Worker") -> bool:
+    return worker.slots is not None and worker.slots.total(pool) == 0
+
+
+def unmet_health(worker: "Worker", now: float) -> list[Reason]:
+    if not worker.connected:
+        return [Reason("health", f"{worker.id} is offline")]
+    if worker.draining or worker.leaving:
+        return [Reason("health", f"{worker.id} is draining and takes nothing new")]
+    if worker.cooling:
+        left = max(0.0, worker.cooling_until - now)
+        return [Reason("health", f"{worker.id} cools down for {left:.0f} s after {worker.faults} failures of its own")]
+    return []
+
+
+def unmet_static(request: Request, name: str, offer: Offer) -> list[Reason]:
+    """Backend, GPU type and labels: what no waiting changes."""
+    reasons = []
+    if request.backend and request.backend != offer.backend:
+        reasons.append(Reason("backend", f"needs backend {request.backend}; {name} has {offer.backend}", True))
+    if request.gpu_type and request.gpu_type != offer.gpu_type.lower():
+        have = f"has {offer.gpu_type}" if offer.gpu_type else "has no GPU of a known type"
+        reasons.append(Reason("gpu_type", f"needs GPU type {request.gpu_type}; {name} {have}", True))
+    for constraint in request.labels:
+        if not constraint.holds(offer.labels):
+            label = constraint.label
+            said = f"has {label} = {offer.labels[label]}" if label in offer.labels else f"has no label {label}"
+            reasons.append(Reason("labels", f"needs {constraint}; {name} {said}", True))
+    return reasons
+
+
+def unmet_room(request: Request, name: str, room: Room) -> list[Reason]:
+    """GPUs, VRAM, cores and memory, each with both numbers."""
+    reasons = []
+    offer = room.offer
+    if request.gpu_count > room.free_devices():
+        text = f"needs {count(request.gpu_count, 'GPU')}; {name} has {room.free_devices()} free of {len(offer.devices)}"
+        reasons.append(Reason("gpu_count", text + _not_usable(offer), request.gpu_count > len(offer.devices)))
+    elif request.vram_mib and pick_devices(request, room) is None:
+        reasons.append(_vram_reason(request, name, room))
+    if request.cores_milli > max(0, room.cores_milli):
+        text = f"needs {show_cores(request.cores_milli)} cores; {name} has {show_cores(max(0, room.cores_milli))} free"
+        lasting = request.cores_milli > offer.cores_milli
+        reasons.append(Reason("cores", f"{text} of {show_cores(offer.cores_milli)}", lasting))
+    if request.memory_mib > max(0, room.memory_mib):
+        text = f"needs {show_mib(request.memory_mib)} of memory; {name} has {show_mib(max(0, room.memory_mib))} free"
+        lasting = request.memory_mib > offer.memory_mib
+        reasons.append(Reason("memory", f"{text} of {show_mib(offer.memory_mib)}", lasting))
+    return reasons
+
+
+def _vram_reason(request: Request, name: str, room: Room) -> Reason:
+    lasting = pick_devices(request, Room(room.offer.at_best())) is None
+    if request.shares_gpu:
+        best = max(room.vram_mib, default=0)
+        text = f"needs {show_mib(request.vram_mib)} of one GPU's VRAM; the emptiest GPU of {name}"
+        return Reason("vram", f"{text} has {show_mib(best)} free{_not_usable(room.offer)}", lasting)
+    free = sorted(
+        (d.usable_mib for d, users in zip(room.offer.devices, room.users, strict=True) if users == 0), reverse=True
+    )
+    best = sum(free[: request.gpu_count])
+    gpus = count(request.gpu_count, "GPU")
+    text = f"needs {gpus} with {show_mib(request.vram_mib)} of VRAM together; the largest free ones of {name}"
+    return Reason("vram", f"{text} have {show_mib(best)}{_not_usable(room.offer)}", lasting)
+
+
+def _not_usable(offer: Offer) -> str:
+    """What keeps devices from being used that is not ours: said beside the numbers, or they would look wrong."""
+    notes = [f"GPU {device.index} is quarantined: {device.quarantine}" for device in offer.devices if device.quarantine]
+    for device in offer.devices:
+        if device.outside_mib:
+            who = device.outside or "programs outside Ostler"
+            notes.append(f"{show_mib(device.outside_mib)} of GPU {device.index} are taken by {who}")
+    return f" ({'; '.join(notes)})" if notes else ""
+
+
+def _slots_text(pool: str, worker: "Worker") -> str:
+    if worker.slots is None:
+        return f"{worker.id} has not announced its slots yet"
+    return f"needs a {pool} slot; {worker.id} has 0 free of {worker.slots.total(pool)}"
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

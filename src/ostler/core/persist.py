@@ -1,0 +1,196 @@
+"""Between the fleet and the ledger's rows: what a batch changed, and a fleet from what was kept."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from ostler.core.attempts import LOOK_AGAIN_S, forget_ended, remaining_s, set_state
+from ostler.core.dependencies import hold_again
+from ostler.core.fleet import Attempt, Fleet, Job, Task, Touched, Worker
+from ostler.core.jobs import revive, revive_task
+from ostler.core.outcomes import PREEMPTED_BY
+from ostler.core.room import holding
+from ostler.core.timers import GRACE, RUNTIME
+from ostler.core.usage import HALF_LIFE_S
+from ostler.core.workers import add
+from ostler.domain import states
+from ostler.domain.records import AttemptRecord, Changes, JobProgress, Snapshot, TaskRecord, UsageRecord, WorkerRecord
+from ostler.domain.resources import Grant
+from ostler.domain.worker import Capabilities
+
+_encode = msgspec.json.Encoder().encode
+_capabilities = msgspec.json.Decoder(Capabilities)
+
+
+def take_changes(fleet: Fleet, now: float) -> Changes:
+    """Everything that changed since the last call, as rows."""
+    touched, fleet.touched = fleet.touched, Touched()
+    changes = Changes(
+        new_jobs=list(touched.new_jobs.values()),
+        progress=[_progress(job) for job in touched.jobs.values()],
+        tasks=[_task_row(task) for task in touched.tasks.values()],
+        attempts=[_attempt_row(attempt, fleet) for attempt in touched.attempts.values()],
+        workers=[_worker_row(worker) for worker in touched.workers.values()],
+        feed=touched.feed,
+        receipts=list(touched.receipts.values()),
+        usage=[
+            UsageRecord(user=user, gpu_seconds=fleet.usage.gpu_seconds(user, now), at=fleet.wall(now))
+            for user in sorted(touched.users)
+        ],
+    )
+    forget_ended(fleet)
+    return changes
+
+
+def _progress(job: Job) -> JobProgress:
+    return JobProgress(
+        id=job.id,
+        state=job.state,
+        queued_at=job.queued_at,
+        finished_at=job.finished_at,
+        waiting=list(job.waiting),
+        counts=task_counts(job) if job.size else {},
+        dropped=list(job.dropped),
+        reason=job.reason,
+        blocked_on=sorted(job.blocked_on or ()),
+    )
+
+
+def task_counts(job: Job) -> dict[str, int]:
+    """An array's tasks by state."""
+    counts = dict(job.ended or {})
+    waiting = job.count_waiting()
+    for task in (job.tasks or {}).values():
+        if task.state in (states.ASSIGNED, states.RUNNING, states.ORPHANED):
+            counts[task.state] = counts.get(task.state, 0) + 1
+        elif task.state == states.PENDING and task.holder is not None:
+            waiting += 1
+    if waiting:
+        counts[states.PENDING] = waiting
+    return counts
+
+
+def _task_row(task: Task) -> TaskRecord:
+    return TaskRecord(
+        id=task.id,
+        job_id=task.job.id,
+        index=task.index,
+        state=task.state,
+        attempt=task.attempt,
+        worker=task.worker,
+        losses=task.losses,
+        failures=task.failures,
+        used_s=task.used_s,
+        started_at=task.started_at,
+        finished_at=task.finished_at,
+        exit_code=task.exit_code,
+        reason=task.reason,
+        health=task.health,
+        artifact_id=task.artifact_id,
+        result=task.result,
+    )
+
+
+def _attempt_row(attempt: Attempt, fleet: Fleet) -> AttemptRecord:
+    assert attempt.task is not None
+    return AttemptRecord(
+        attempt=attempt.id,
+        task_id=attempt.task_id,
+        job_id=attempt.task.job.id,
+        worker=attempt.worker_id,
+        devices=list(attempt.held.grant.devices),
+        share_mib=attempt.held.grant.share_mib,
+        state=attempt.outcome or attempt.phase,
+        held=attempt.id in fleet.held,
+        holder=attempt.task.holder is attempt,
+        accepted=attempt.accepted,
+        assigned_at=attempt.assigned_at,
+        started_at=attempt.started_at,
+        finished_at=attempt.finished_at,
+        stop_reason=attempt.stop_reason,
+        reason=attempt.reason,
+        why=attempt.why,
+    )
+
+
+def _worker_row(worker: Worker) -> WorkerRecord:
+    return WorkerRecord(
+        id=worker.id,
+        capabilities=_encode(worker.capabilities),
+        draining=worker.draining,
+        registered_at=worker.registered_at,
+        last_contact=worker.last_contact_at,
+    )
+
+
+def restore(snapshot: Snapshot, new_attempt_id: Callable[[], str], now: float, epoch: float) -> Fleet:
+    """The fleet as the ledger has it. Workers are away; what ran there are orphans whose grace starts now."""
+    fleet = Fleet(new_attempt_id)
+    fleet.epoch = epoch
+    fleet.job_seq, fleet.feed_seq = snapshot.last_job_seq, snapshot.last_feed_seq
+    for row in snapshot.workers:
+        worker = add(fleet, row.id, _capabilities.decode(row.capabilities), now)
+        worker.draining = row.draining
+        worker.registered_at, worker.last_contact_at = row.registered_at, row.last_contact
+    for record in sorted(snapshot.jobs, key=lambda job: job.seq):
+        fleet.enter_job(revive(fleet, record, now))
+    for task_record in snapshot.tasks:
+        revive_task(fleet, fleet.jobs[task_record.job_id], task_record)
+    for attempt_record in snapshot.attempts:
+        _hold_again(fleet, attempt_record, now)
+    for record in snapshot.jobs:
+        hold_again(fleet, fleet.jobs[record.id], record.blocked_on)
+    for job in list(fleet.jobs.values()):
+        _orphan_and_wait(fleet, job, now)
+        if job.state in states.TERMINAL:
+            fleet.leave(job)
+    for used in snapshot.usage:
+        away_s = max(0.0, fleet.wall(now) - used.at)
+        fleet.usage.charge(used.user, used.gpu_seconds * 2.0 ** -(away_s / HALF_LIFE_S), now)
+    return fleet
+
+
+def _hold_again(fleet: Fleet, row: AttemptRecord, now: float) -> None:
+    task = fleet.find_task(row.task_id)
+    assert task is not None
+    attempt = Attempt(
+        id=row.attempt,
+        task_id=row.task_id,
+        task=task,
+        worker_id=row.worker,
+        held=holding(task.job.shape.request, Grant(tuple(row.devices), row.share_mib)),
+        phase=row.state,
+        accepted=row.accepted,
+        assigned=now,
+        started=now - max(0.0, fleet.wall(now) - row.started_at) if row.started_at is not None else None,
+        assigned_at=row.assigned_at,
+        started_at=row.started_at,
+        stop_reason=row.stop_reason,
+        why=row.why,
+    )
+    attempt.counted = attempt.phase != "lapsed"
+    _, preempted, by = row.stop_reason.partition(PREEMPTED_BY)
+    heir = fleet.jobs.get(by) if preempted else None
+    if heir is not None:
+        attempt.heir = heir
+        fleet.room_makers.setdefault(heir.id, set()).add(attempt.id)
+    fleet.take(fleet.workers[row.worker], attempt)
+    if row.holder:
+        task.holder = attempt
+    if attempt.phase != "lapsed":
+        attempt.watched = True
+        fleet.timers.add(now + task.job.terms.grace_s, GRACE, attempt.id)
+        if attempt.started is not None and task.job.terms.max_runtime_s:
+            fleet.timers.add(min(attempt.started + remaining_s(task), now + LOOK_AGAIN_S), RUNTIME, attempt.id)
+
+
+def _orphan_and_wait(fleet: Fleet, job: Job, now: float) -> None:
+    for task in (job.tasks or {}).values():
+        if job.is_gang and task.holder is None and task.state in (states.RUNNING, states.ORPHANED):
+            task.done = True  # it has succeeded; the others decide
+        elif task.state in (states.ASSIGNED, states.RUNNING):
+            set_state(fleet, task, states.ORPHANED, "the hub restarted", now)
+        elif task.state == states.PENDING and task.holder is None:
+            fleet.enqueue(task)  # it waits already, or a service was between two starts
+    fleet.line_up(job)
+    fleet.watch_wait(job)

@@ -1,0 +1,78 @@
+"""The comparison: what the hub believes a worker holds against what it says it holds. The difference is the message.
+
+It runs when a worker registers and on every heartbeat that carries its account, so that no single frame needs to
+arrive: a lost frame, a restart of either side and a cut are all the same case.
+"""
+
+from ostler.core import attempts, outcomes
+from ostler.core.effects import Effect
+from ostler.core.fleet import Attempt, Fleet, Worker
+from ostler.core.reports import can_come_back, take_back
+from ostler.domain.worker import ActiveTask
+
+ENDED_STATES = ("succeeded", "completed", "failed", "cancelled", "returned")
+
+
+def reconcile(
+    fleet: Fleet, worker: Worker, reported: list[ActiveTask], now: float, *, registering: bool
+) -> list[Effect]:
+    effects: list[Effect] = []
+    seen: set[str] = set()
+    for line in reported:
+        attempt = worker.find(line.task_id, line.attempt)
+        if attempt is None:
+            if line.attempt in worker.attempts:
+                continue  # another task's attempt: it says nothing about this one
+            if line.state in ENDED_STATES:
+                continue  # its result follows and will be acknowledged
+            attempt = attempts.hold_stray(fleet, worker, line.task_id, line.attempt, now)
+        seen.add(attempt.id)
+        if line.state not in ENDED_STATES:
+            effects += _still_there(fleet, attempt, now)
+        elif attempt.phase == "lapsed" and attempt.task is not None and can_come_back(attempt, attempt.task):
+            take_back(fleet, attempt, attempt.task, now)
+    for attempt in [held for key, held in worker.attempts.items() if key not in seen and held.phase != "bound"]:
+        effects += _not_there(fleet, worker, attempt, now, registering)
+    if registering:
+        worker.unseen.clear()  # what was on its way on another socket does not arrive any more
+    return effects
+
+
+def _still_there(fleet: Fleet, attempt: Attempt, now: float) -> list[Effect]:
+    task = attempt.task
+    if task is not None and can_come_back(attempt, task):
+        take_back(fleet, attempt, task, now)
+        return []
+    if attempt.is_current() and attempt.phase != "stopping":
+        attempts.accept(fleet, attempt, now)
+        return []
+    if attempt.is_current():
+        attempts.accept(fleet, attempt, now)
+    elif attempt.phase == "lapsed":
+        # Placed elsewhere, ended or cancelled meanwhile: its room is taken again until it is gone.
+        attempt.phase = "stopping"
+        fleet.set_counted(attempt, True)
+        attempt.started = None  # what it ran was counted when its grace ran out
+        attempt.stop_reason = attempt.stop_reason or "this attempt is not authorised any more"
+        fleet.touch_attempt(attempt)
+    return attempts.cancel_message(fleet, attempt)
+
+
+def _not_there(fleet: Fleet, worker: Worker, attempt: Attempt, now: float, registering: bool) -> list[Effect]:
+    task = attempt.task
+    if task is None or not attempt.is_current():
+        attempts.release(fleet, attempt, attempt.outcome or "gone", "", now)
+        return []
+    if not attempt.accepted:
+        if not registering:
+            return [attempts.assignment(fleet, attempt)]
+        reason = f"{worker.id} came back without it; it had not been accepted"
+        task.attempt = ""
+        attempts.release(fleet, attempt, "returned", reason, now)
+        return outcomes.again(fleet, task, reason, now)
+    stopped = attempt.stop_reason
+    reason = f"{worker.id} no longer has it"
+    attempts.release(fleet, attempt, "lost", reason, now)
+    if stopped:
+        return outcomes.stopped(fleet, task, f"{stopped}: stopped", now)
+    return outcomes.lost(fleet, task, reason, now)

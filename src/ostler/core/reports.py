@@ -1,0 +1,125 @@
+"""What workers say about tasks: accepted, ended. The fence is here: the attempt that speaks must be the one that
+holds."""
+
+from ostler.core import attempts, outcomes
+from ostler.core.effects import Acknowledge, CancelTask, Effect
+from ostler.core.events import ServiceReported, TaskAccepted, TaskEnded
+from ostler.core.fleet import Attempt, Fleet, Task, Worker
+from ostler.domain import states
+
+SUCCESS = ("succeeded", "completed")
+STOPPED_BY_BUDGET = "max_runtime"
+
+
+def accepted(fleet: Fleet, worker: Worker, event: TaskAccepted, now: float) -> list[Effect]:
+    attempt = worker.find(event.task_id, event.attempt)
+    if attempt is None or not attempt.is_current():
+        if attempt is not None:
+            return attempts.cancel_message(fleet, attempt)
+        return [_not_authorised(worker, event.task_id, event.attempt)]
+    attempts.accept(fleet, attempt, now)
+    return attempts.cancel_message(fleet, attempt) if attempt.phase == "stopping" else []
+
+
+def _not_authorised(worker: Worker, task_id: str, attempt: str) -> CancelTask:
+    reason = "this attempt is not authorised any more"
+    return CancelTask(worker_id=worker.id, session=worker.session, task_id=task_id, attempt=attempt, reason=reason)
+
+
+def ended(fleet: Fleet, worker: Worker, event: TaskEnded, now: float) -> list[Effect]:
+    """One outcome is recorded, by the attempt that holds the fence; every report is acknowledged, or it would
+    come for ever."""
+    ack = Acknowledge(
+        worker_id=worker.id, session=worker.session, of="job_result", task_id=event.task_id, attempt=event.attempt
+    )
+    attempt = worker.find(event.task_id, event.attempt)
+    if attempt is None:
+        return [ack, *_late(fleet, worker, event, now)]
+    task = attempt.task
+    if task is not None and can_come_back(attempt, task):
+        take_back(fleet, attempt, task, now)
+    counts = attempt.is_current()
+    attempts.release(fleet, attempt, event.state, event.error, now)
+    if not counts:
+        return [ack]
+    assert task is not None
+    return [ack, *_apply(fleet, worker, task, attempt.stop_reason, event, now)]
+
+
+def _late(fleet: Fleet, worker: Worker, event: TaskEnded, now: float) -> list[Effect]:
+    """A result of the last attempt, whose room was given up for lost: it counts while nobody else was placed for
+    the task."""
+    task = fleet.find_task(event.task_id)
+    if task is None or not event.attempt or (task.attempt, task.worker) != (event.attempt, worker.id):
+        return []
+    if task.state != states.PENDING or task.holder is not None or task.job.is_gang or task.job.terms.service:
+        return []
+    task.losses = max(0, task.losses - 1) if task.started_at is not None else task.losses
+    return _apply(fleet, worker, task, "", event, now)
+
+
+def can_come_back(attempt: Attempt, task: Task) -> bool:
+    """Its grace ran out, but nobody else was placed for the task since."""
+    return (
+        attempt.phase == "lapsed"
+        and not attempt.stop_reason
+        and task.state == states.PENDING
+        and task.attempt == attempt.id
+        and task.holder is None
+        and not task.job.is_gang
+    )
+
+
+def take_back(fleet: Fleet, attempt: Attempt, task: Task, now: float) -> None:
+    """The last attempt is alive after all: the loss is struck out."""
+    fleet.take_waiting(task.job, task.index)
+    fleet.set_counted(attempt, True)
+    task.resting = False
+    task.holder = attempt
+    task.losses = max(0, task.losses - 1) if attempt.accepted else task.losses
+    attempt.phase = "running"
+    if attempt.accepted:
+        attempt.started = now
+        attempts.watch_budget(fleet, attempt, now)
+    attempts.accept(fleet, attempt, now)
+
+
+def _apply(fleet: Fleet, worker: Worker, task: Task, stop_reason: str, event: TaskEnded, now: float) -> list[Effect]:
+    if event.state == "returned":
+        return _returned(fleet, worker, task, event, now)
+    worker.faults = 0
+    task.exit_code = event.exit_code
+    task.artifact_id = event.artifact_id
+    task.result = event.result
+    if task.started_at is None:
+        task.started_at = fleet.wall(now)
+    if event.state in SUCCESS:
+        return outcomes.succeeded(fleet, task, now)
+    if STOPPED_BY_BUDGET in (stop_reason, event.error):
+        return outcomes.stopped_by_budget(fleet, task, now)
+    if event.state == "cancelled":
+        return outcomes.cancelled(fleet, task, event.error or stop_reason or "stopped on its worker", now)
+    what = event.error or (f"exit code {event.exit_code}" if event.exit_code is not None else "failed")
+    return outcomes.failed(fleet, task, what, now)
+
+
+def _returned(fleet: Fleet, worker: Worker, task: Task, event: TaskEnded, now: float) -> list[Effect]:
+    """Handed back without an outcome: by a drain it costs nothing, by the worker's fault an attempt."""
+    task.attempt = ""
+    if event.fault == "worker":
+        attempts.blame(fleet, worker, now)
+        return outcomes.lost(fleet, task, f"{worker.id} handed it back: {event.error or 'a fault of its own'}", now)
+    return outcomes.again(fleet, task, f"{worker.id} handed it back: {event.error or 'it is draining'}", now)
+
+
+def service_reported(fleet: Fleet, worker: Worker, event: ServiceReported, now: float) -> list[Effect]:
+    attempt = worker.find(event.task_id, "")
+    if attempt is None or attempt.task is None or not attempt.is_current():
+        return []
+    health = "healthy" if event.healthy else event.message or "unhealthy"
+    task = attempt.task
+    if task.health != health:
+        task.health = health
+        fleet.touch_task(task)
+        fleet.announce(now, "service", task.job.id, user=task.job.user, health=health)
+    return []

@@ -1,0 +1,99 @@
+"""The account of one worker's room: its offer less what is held there. There is no other account of capacity."""
+
+import msgspec
+
+from ostler.domain.resources import POOLS, Grant, Offer, Request
+
+
+class Holding(msgspec.Struct, frozen=True):
+    """What one owner takes of a worker."""
+
+    cores_milli: int = 0
+    memory_mib: int = 0
+    pool: str = "batch"
+    grant: Grant = Grant()
+
+
+def holding(request: Request, grant: Grant) -> Holding:
+    return Holding(request.cores_milli, request.memory_mib, request.pool, grant)
+
+
+def gpu_thousandths(held: Holding, offer: Offer) -> int:
+    """The GPUs of a holding, in thousandths: a share counts as the part of its device that it is."""
+    if not held.grant.share_mib:
+        return 1000 * len(held.grant.devices)
+    sizes = [device.vram_mib for device in offer.devices if device.index in held.grant.devices]
+    return 1000 * held.grant.share_mib // max(1, sum(sizes))
+
+
+class Room:
+    """Headroom, kept beside the holdings by `take` and `give` alone and compared with them in check()."""
+
+    __slots__ = ("cores_milli", "memory_mib", "offer", "placed", "position", "users", "vram_mib")
+
+    def __init__(self, offer: Offer) -> None:
+        self.offer = offer
+        self.cores_milli = offer.cores_milli
+        self.memory_mib = offer.memory_mib
+        self.vram_mib = [device.usable_mib for device in offer.devices]
+        """Free memory of each device, in the offer's order."""
+        self.users = [1 if device.quarantine else 0 for device in offer.devices]
+        """Holdings on each device. 0: it can be granted whole."""
+        self.position = {device.index: place for place, device in enumerate(offer.devices)}
+        self.placed = dict.fromkeys(POOLS, 0)
+
+    def take(self, held: Holding) -> None:
+        self._change(held, 1)
+
+    def give(self, held: Holding) -> None:
+        self._change(held, -1)
+
+    def _change(self, held: Holding, sign: int) -> None:
+        self.cores_milli -= sign * held.cores_milli
+        self.memory_mib -= sign * held.memory_mib
+        self.placed[held.pool] += sign
+        for index in held.grant.devices:
+            place = self.position.get(index)
+            if place is None:  # the device has left the offer while it was held
+                continue
+            self.users[place] += sign
+            self.vram_mib[place] -= sign * (held.grant.share_mib or self.offer.devices[place].usable_mib)
+
+    def free_devices(self) -> int:
+        return self.users.count(0)
+
+    def state(self) -> tuple[object, ...]:
+        """Equal for workers that the scheduler need not tell apart by their room."""
+        return (self.cores_milli, self.memory_mib, tuple(self.vram_mib), tuple(self.users))
+
+    def device_state(self) -> tuple[tuple[int, bool], ...]:
+        """What decides whether a GPU request can be served, whatever the devices' order."""
+        return tuple(sorted((free, users == 0) for free, users in zip(self.vram_mib, self.users, strict=True)))
+
+
+def pick_devices(request: Request, room: Room) -> Grant | None:
+    """The devices that this request would get, or None. The smallest that do, so that large ones stay whole."""
+    if request.gpu_count:
+        return _pick_whole(request, room)
+    if request.shares_gpu:
+        return _pick_share(request, room)
+    return Grant()
+
+
+def _pick_whole(request: Request, room: Room) -> Grant | None:
+    devices = room.offer.devices
+    free = sorted((devices[i].usable_mib, i) for i, users in enumerate(room.users) if users == 0)
+    # The last window holds the largest devices, so the search fails only where no choice would do.
+    for start in range(len(free) - request.gpu_count + 1):
+        window = free[start : start + request.gpu_count]
+        if sum(vram for vram, _ in window) >= request.vram_mib:
+            return Grant(tuple(sorted(devices[i].index for _, i in window)))
+    return None
+
+
+def _pick_share(request: Request, room: Room) -> Grant | None:
+    enough = [(free, i) for i, free in enumerate(room.vram_mib) if free >= request.vram_mib]
+    if not enough:
+        return None
+    _, place = min(enough)
+    return Grant((room.offer.devices[place].index,), request.vram_mib)

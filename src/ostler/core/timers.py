@@ -1,0 +1,33 @@
+"""Deadlines, in one place. An entry is only a reminder: whoever gets it checks that it is still true."""
+
+import heapq
+
+CONTACT = "contact"
+ACCEPTANCE = "acceptance"
+GRACE = "grace"
+RUNTIME = "runtime"
+SCHEDULING = "scheduling"
+COOLDOWN = "cooldown"
+RESTART = "restart"
+UNBIND = "unbind"
+
+
+class Timers:
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, str, str]] = []
+        self._count = 0
+
+    def add(self, at: float, kind: str, key: str) -> None:
+        self._count += 1
+        heapq.heappush(self._heap, (at, self._count, kind, key))
+
+    def next_at(self) -> float | None:
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now: float) -> list[tuple[str, str]]:
+        """Kinds and keys of all that is due, oldest deadline first."""
+        found = []
+        while self._heap and self._heap[0][0] <= now:
+            _, _, kind, key = heapq.heappop(self._heap)
+            found.append((kind, key))
+        return found

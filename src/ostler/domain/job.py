@@ -1,0 +1,252 @@
+"""A job as it is submitted: the spec, what makes one valid, and what the core keeps of it."""
+
+import re
+from difflib import get_close_matches
+from typing import Annotated, Any
+
+import msgspec
+
+from ostler.domain.errors import BadInput, TooLarge, Unreadable
+from ostler.domain.labels import parse_constraint
+from ostler.domain.quantities import needed_mib, needed_milli
+from ostler.domain.resources import BACKENDS, POOLS, Request
+
+TIERS = ("fine_tuning", "training", "evaluation", "data_processing")
+TIER_RANK = {"fine_tuning": 0, "training": 0, "evaluation": 1, "data_processing": 2}
+TIER_GRACE_S = {"data_processing": 30.0, "evaluation": 120.0, "training": 600.0, "fine_tuning": 600.0}
+STOP_ALONE_GRACE_S = 120.0
+DEFAULT_RUNTIME_HOURS = 24.0
+MAX_NODES = 1024
+MAX_RUNTIME_HOURS = 168.0
+MAX_ARRAY = 1_000_000
+MAX_SPEC_BYTES = 256 * 1024
+ERRORS_TOLD = 20
+SNAPSHOT_ID = re.compile(r"[0-9a-f]{64}")
+JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+
+
+class HealthCheck(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    liveness: str = ""
+    readiness: str = ""
+    interval_secs: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] = 10.0
+
+
+class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a user submits. Names, defaults and meaning are those of the worker protocol."""
+
+    id: str = ""
+    name: str = ""
+    type: str = "batch"
+    job_tier: str = "data_processing"
+    slot_pool: str = ""
+    user_id: str = ""
+    gpu_count: Count = 0
+    gpu_type: str = ""
+    gpu_backend: str = ""
+    min_vram_gb: Amount = 0.0
+    min_cpu_cores: Amount = 0.0
+    min_memory_gb: Amount = 0.0
+    node_count: Count = 1
+    max_runtime_hours: Amount = 0.0
+    command: list[str] = []
+    env: dict[str, str] = {}
+    prolog: list[str] = []
+    epilog: list[str] = []
+    snapshot_id: str = ""
+    snapshot_sha: str = ""
+    health_check: HealthCheck | None = None
+    metadata: dict[str, Any] = {}
+    priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)] = 0
+    labels: list[str] = []
+    prefer_labels: list[str] = []
+    scheduling_timeout_seconds: Amount = 0.0
+    max_attempts: Count = 3
+    max_retries: Count = 0
+    depends_on: list[str] = []
+    outputs: list[str] = []
+    array: Count = 0
+    preemptible: bool = False
+    on_lost_contact: str = "continue"
+    template: str = ""
+
+    def request(self) -> Request:
+        return Request(
+            gpu_count=self.gpu_count,
+            gpu_type="" if self.gpu_type.lower() == "auto" else self.gpu_type.lower(),
+            backend=self.gpu_backend.lower(),
+            vram_mib=needed_mib(self.min_vram_gb),
+            cores_milli=needed_milli(self.min_cpu_cores),
+            memory_mib=needed_mib(self.min_memory_gb),
+            pool=self.slot_pool or self.type,
+            labels=tuple(sorted(parse_constraint(text, "labels") for text in self.labels)),
+            prefer=tuple(sorted(parse_constraint(text, "prefer_labels") for text in self.prefer_labels)),
+            nodes=max(1, self.node_count),
+        )
+
+    def size(self) -> int:
+        """How many tasks it has, where these have ids of their own: an array's, or a gang's; else 0."""
+        return self.array or (self.node_count if self.node_count > 1 else 0)
+
+    def terms(self) -> "Terms":
+        return Terms(
+            priority=self.priority,
+            tier=self.job_tier,
+            max_attempts=self.max_attempts,
+            max_retries=self.max_retries,
+            max_runtime_s=self.runtime_s(),
+            scheduling_timeout_s=self.scheduling_timeout_seconds,
+            preemptible=self.preemptible,
+            service=self.type == "service",
+            stops_alone=self.on_lost_contact == "stop",
+        )
+
+    def runtime_s(self) -> float:
+        """The run-time budget in seconds; 0: without end."""
+        if self.type == "service":
+            return self.max_runtime_hours * 3600
+        return min(self.max_runtime_hours or DEFAULT_RUNTIME_HOURS, MAX_RUNTIME_HOURS) * 3600
+
+
+class Terms(msgspec.Struct, frozen=True):
+    """What the scheduler keeps of a spec beside its request. Most jobs share theirs with many others."""
+
+    priority: int = 0
+    tier: str = "data_processing"
+    max_attempts: int = 3
+    max_retries: int = 0
+    max_runtime_s: float = DEFAULT_RUNTIME_HOURS * 3600
+    scheduling_timeout_s: float = 0.0
+    preemptible: bool = False
+    service: bool = False
+    stops_alone: bool = False
+    """Its worker kills it before the grace ends (`on_lost_contact = "stop"`), so that it never runs twice at once."""
+
+    @property
+    def grace_s(self) -> float:
+        """How long an orphan of this tier waits for its worker."""
+        grace = TIER_GRACE_S[self.tier]
+        return max(grace, STOP_ALONE_GRACE_S) if self.stops_alone else grace
+
+
+_decode = msgspec.json.Decoder(JobSpec)
+_PLAIN_DEFAULTS = {
+    field.name: field.default
+    for field in msgspec.structs.fields(JobSpec)
+    if isinstance(field.default, (str, int, float, bool))
+}
+# Parts of the spec that this version does not carry out yet: refused by name rather than ignored.
+_UNSUPPORTED: dict[str, Any] = {
+    "outputs": [],
+}
+
+
+def decode_spec(data: bytes, where: str = "") -> JobSpec:
+    """The spec in these bytes, valid, or BadInput."""
+    if len(data) > MAX_SPEC_BYTES:
+        raise TooLarge(
+            f"the spec has {len(data)} bytes; a spec may have {MAX_SPEC_BYTES}. Put data into files, not into the spec"
+        )
+    try:
+        spec = _decode.decode(data)
+    except msgspec.ValidationError as error:
+        raise _bad_fields(data, where, str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unreadable(f"{where or 'the spec'} is not JSON: {error}") from None
+    validate(spec, where)
+    for name, default in _PLAIN_DEFAULTS.items():
+        # The encoder leaves out what *is* the default, so that one spec has one spelling.
+        if getattr(spec, name) == default:
+            setattr(spec, name, default)
+    return spec
+
+
+def validate(spec: JobSpec, where: str = "") -> None:
+    """Raise one BadInput that names every wrong field."""
+    errors = [(f"{where}{field}", what) for field, what in _problems(spec)]
+    if errors:
+        raise BadInput("; ".join(f"{field}: {what}" for field, what in errors), errors)
+
+
+def _problems(spec: JobSpec) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+
+    def need(ok: bool, field: str, what: str) -> None:
+        if not ok:
+            found.append((field, what))
+
+    need(
+        bool(spec.command) and bool(spec.command[0]),
+        "command",
+        "must name a program: a list of at least one non-empty string",
+    )
+    need(not any("\0" in part for part in spec.command), "command", "must not contain NUL characters")
+    need(
+        not any("\0" in k + v or "=" in k or not k for k, v in spec.env.items()),
+        "env",
+        "names must be non-empty, without '=' or NUL",
+    )
+    need(not spec.id or JOB_ID.fullmatch(spec.id) is not None, "id", "must match [A-Za-z0-9][A-Za-z0-9_-]{0,127}")
+    need(len(spec.name) <= 256, "name", "must have at most 256 characters")
+    need(spec.type in POOLS, "type", f"{spec.type!r} is not one of {', '.join(POOLS)}")
+    need(spec.slot_pool in ("", *POOLS), "slot_pool", f"{spec.slot_pool!r} is not one of {', '.join(POOLS)}")
+    need(spec.job_tier in TIERS, "job_tier", f"{spec.job_tier!r} is not one of {', '.join(TIERS)}")
+    need(
+        spec.gpu_backend.lower() in ("", *BACKENDS),
+        "gpu_backend",
+        f"{spec.gpu_backend!r} is not one of {', '.join(BACKENDS)}",
+    )
+    need(spec.array <= MAX_ARRAY, "array", f"{spec.array} is over the limit of {MAX_ARRAY}")
+    need(not (spec.array and spec.node_count > 1), "array", "cannot be combined with node_count above 1")
+    need(spec.node_count <= MAX_NODES, "node_count", f"{spec.node_count} is over the limit of {MAX_NODES}")
+    need(not (spec.type == "service" and spec.size()), "type", "a service has one task: neither array nor node_count")
+    named = SNAPSHOT_ID.fullmatch(spec.snapshot_id) is not None
+    need(not spec.snapshot_id or named, "snapshot_id", "must be a sha256: 64 hexadecimal digits")
+    need(spec.on_lost_contact in ("continue", "stop"), "on_lost_contact", "must be 'continue' or 'stop'")
+    need(spec.id not in spec.depends_on or not spec.id, "depends_on", "a job cannot wait for itself")
+    for field in ("labels", "prefer_labels"):
+        for text in getattr(spec, field):
+            try:
+                parse_constraint(text, field)
+            except BadInput as error:
+                found.extend(error.errors)
+    for field, unset in _UNSUPPORTED.items():
+        need(getattr(spec, field) == unset, field, "is not supported by this version")
+    return found
+
+
+def _bad_fields(data: bytes, where: str, first: str) -> BadInput:
+    """The decoder stops at the first wrong field; people want to hear of all of them at once."""
+    try:
+        fields = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        fields = None  # a number out of range: nothing more can be read of it
+    if not isinstance(fields, dict):
+        return BadInput(f"{where or 'spec'}: {first}", [(where or "spec", first)])
+    wrong: dict[str, str] = {}
+    for name, value in fields.items():
+        if len(wrong) >= ERRORS_TOLD:
+            break
+        if name not in JobSpec.__struct_fields__:
+            wrong[name] = _unknown_field(name)
+            continue
+        try:
+            msgspec.convert({name: value}, JobSpec)
+        except msgspec.ValidationError as error:
+            what, _, path = str(error).partition(" - at `$")
+            wrong[path.strip("`").lstrip(".").replace("[...]", "")] = what
+    known = {name: fields[name] for name in JobSpec.__struct_fields__ if name in fields}
+    right = {name: value for name, value in known.items() if not any(field.startswith(name) for field in wrong)}
+    wrong |= {
+        field: what for field, what in _problems(msgspec.convert(right, JobSpec)) if field not in fields.keys() - right
+    }
+    errors = [(where + field, what) for field, what in wrong.items()]
+    told = [what if what.startswith("unknown field") else f"{field}: {what}" for field, what in errors]
+    return BadInput("; ".join(told), errors)
+
+
+def _unknown_field(name: str) -> str:
+    close = get_close_matches(name, JobSpec.__struct_fields__, n=1)
+    return f"unknown field {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")

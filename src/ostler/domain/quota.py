@@ -1,0 +1,23 @@
+"""How much one user may have at a time."""
+
+from typing import Annotated
+
+import msgspec
+
+Limit = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+
+
+class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """0: no limit. Each task of an array or a gang counts as a running job."""
+
+    running_gpus: Limit = 0
+    running_jobs: Limit = 0
+    queued_jobs: Limit = 0
+
+
+class Quotas(msgspec.Struct, forbid_unknown_fields=True):
+    default: Quota = Quota()
+    users: dict[str, Quota] = {}
+
+    def of(self, user: str) -> Quota:
+        return self.users.get(user, self.default)

@@ -1,0 +1,183 @@
+"""What the ledger keeps. Times are wall-clock seconds since the epoch: rows outlive a process's own clock."""
+
+import msgspec
+
+from ostler.domain.job import Terms
+from ostler.domain.resources import Request
+
+
+class Dropped(msgspec.Struct, frozen=True):
+    """Indices of an array, low ≤ index < high, that ended without ever being placed: they have no rows of their own."""
+
+    low: int
+    high: int
+    state: str
+    reason: str = ""
+
+
+class JobRecord(msgspec.Struct, kw_only=True):
+    """One submitted job. `spec` is its JSON as accepted; it is written once and never changes."""
+
+    id: str
+    seq: int
+    user: str
+    name: str
+    spec: bytes
+    request: Request
+    terms: Terms
+    size: int
+    """0: a single task whose id is the job's; N: an array of N."""
+    state: str
+    submitted_at: float
+    queued_at: float = 0.0
+    """When its wait began, where a requeue began it anew; 0: when it was submitted."""
+    finished_at: float | None = None
+    waiting: list[tuple[int, int]] = []
+    """Half-open ranges of the indices that have no task row yet and wait to be placed."""
+    counts: dict[str, int] = {}
+    """Tasks by state; only for arrays."""
+    dropped: list[Dropped] = []
+    reason: str = ""
+    blocked_on: list[str] = []
+    """Jobs that must still succeed before it may be placed."""
+    snapshot: str = ""
+
+
+class JobProgress(msgspec.Struct, kw_only=True):
+    """The part of a job's row that changes."""
+
+    id: str
+    state: str
+    queued_at: float = 0.0
+    finished_at: float | None = None
+    waiting: list[tuple[int, int]] = []
+    counts: dict[str, int] = {}
+    dropped: list[Dropped] = []
+    reason: str = ""
+    blocked_on: list[str] = []
+
+
+class TaskRecord(msgspec.Struct, kw_only=True):
+    """One task to which something has happened: it was placed at least once, or ended."""
+
+    id: str
+    job_id: str
+    index: int
+    state: str
+    attempt: str = ""
+    worker: str = ""
+    losses: int = 0
+    failures: int = 0
+    used_s: float = 0.0
+    started_at: float | None = None
+    finished_at: float | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    health: str = ""
+    """Of a service: `healthy`, or what is wrong with it."""
+    artifact_id: str = ""
+    result: bytes | None = None
+
+
+class AttemptRecord(msgspec.Struct, kw_only=True):
+    """One authorisation to run a task. `held` says that its room on the worker is still taken."""
+
+    attempt: str
+    task_id: str
+    job_id: str
+    worker: str
+    devices: list[int] = []
+    share_mib: int = 0
+    state: str
+    held: bool = True
+    holder: bool = True
+    """Its task waits for its end; False: the task has gone on without it."""
+    accepted: bool = False
+    assigned_at: float
+    started_at: float | None = None
+    finished_at: float | None = None
+    stop_reason: str = ""
+    reason: str = ""
+    why: str = ""
+    """Why this worker: the score's own words at the time of the decision."""
+
+
+class WorkerRecord(msgspec.Struct, kw_only=True):
+    """A worker that has registered at least once."""
+
+    id: str
+    capabilities: bytes
+    """As it last sent them, JSON."""
+    draining: bool = False
+    registered_at: float
+    last_contact: float
+
+
+class FeedRecord(msgspec.Struct, kw_only=True):
+    """One line of what observers see. `subject` is a job's or a worker's id."""
+
+    seq: int
+    at: float
+    kind: str
+    subject: str
+    body: dict[str, str | int | float | None]
+
+
+class TokenRecord(msgspec.Struct, kw_only=True):
+    id: str
+    role: str
+    user: str
+    digest: str
+    created_at: float
+    revoked_at: float | None = None
+
+
+class ReceiptRecord(msgspec.Struct, kw_only=True):
+    """What an Idempotency-Key was answered with."""
+
+    key: str
+    digest: str
+    ids: list[str]
+    at: float
+
+
+class UsageRecord(msgspec.Struct, kw_only=True):
+    """What a user has used lately, as it weighed at that time: half of it has faded a half-life later."""
+
+    user: str
+    gpu_seconds: float
+    at: float
+
+
+class Changes(msgspec.Struct, kw_only=True):
+    """Everything that one batch of events changed. It becomes durable whole or not at all."""
+
+    new_jobs: list[JobRecord] = []
+    progress: list[JobProgress] = []
+    tasks: list[TaskRecord] = []
+    attempts: list[AttemptRecord] = []
+    workers: list[WorkerRecord] = []
+    feed: list[FeedRecord] = []
+    tokens: list[TokenRecord] = []
+    receipts: list[ReceiptRecord] = []
+    usage: list[UsageRecord] = []
+
+    def __bool__(self) -> bool:
+        return any(getattr(self, field) for field in self.__struct_fields__)
+
+
+class Snapshot(msgspec.Struct, kw_only=True):
+    """What a hub needs to go on after a restart: all that has not ended, and all that still holds room."""
+
+    jobs: list[JobRecord] = []
+    """Jobs that have not ended, or that a held attempt belongs to. Their `spec` is left empty."""
+    tasks: list[TaskRecord] = []
+    """Of those jobs: the tasks that have not ended, or that a held attempt belongs to."""
+    attempts: list[AttemptRecord] = []
+    """Those with `held` set."""
+    workers: list[WorkerRecord] = []
+    tokens: list[TokenRecord] = []
+    """Those not revoked."""
+    usage: list[UsageRecord] = []
+    last_job_seq: int = 0
+    last_feed_seq: int = 0

@@ -1,0 +1,121 @@
+"""A worker as it describes itself: the types of the worker protocol, and the offer that the core makes of them."""
+
+from typing import Annotated
+
+import msgspec
+
+from ostler.domain.quantities import offered_mib, offered_milli
+from ostler.domain.resources import Device, Offer
+
+# Bounded: these numbers come from the network, and the hub makes room for what they claim.
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+MAX_DEVICES = 1024
+GpuCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_DEVICES)]
+Word = Annotated[str, msgspec.Meta(max_length=256)]
+Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+
+OUTSIDE_STEP_MIB = 256
+
+
+class DeviceInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
+    index: Count = 0
+    uuid: Word = ""
+    name: Word = ""
+    vram_gb: Amount = 0.0
+    vram_free_gb: Amount | None = None
+    outside_gb: Amount = 0.0
+    """Memory taken by programs that Ostler did not start; it lowers the offer while it lasts."""
+    outside: str = ""
+    """Who that is, in words."""
+    quarantine: str = ""
+    """Why the device is not to be used: what a task left on it, with the culprit named."""
+
+
+class GpuInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
+    gpu_type: Word = ""
+    count: Count = 0
+    devices: Annotated[list[DeviceInfo | str], msgspec.Meta(max_length=MAX_DEVICES)] = []
+    driver: str = ""
+    mem_total: Amount = 0.0
+
+
+class Capabilities(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a worker says it can do. Only the first names are in every version of the protocol."""
+
+    gpu_backend: Word = "cpu"
+    gpu_count: GpuCount = 0
+    gpu_type: Word = ""
+    vram_gb: Amount = 0.0
+    cpu_count: Amount = 0.0
+    memory_gb: Amount = 0.0
+    hostname: Word = ""
+    gpu_info: GpuInfo | None = None
+    devices: Annotated[list[DeviceInfo], msgspec.Meta(max_length=MAX_DEVICES)] = []
+    labels: dict[str, str] = {}
+    snapshots: list[str] = []
+    """The snapshots that are unpacked there already."""
+    torch_version: str = ""
+    git_commit: str = ""
+    disk_free_gb: Amount = 0.0
+    os: str = ""
+    arch: str = ""
+    python: str = ""
+
+    def offer(self) -> Offer:
+        return Offer(
+            backend=(self.gpu_backend or "cpu").lower(),
+            gpu_type=self.gpu_type or (self.gpu_info.gpu_type if self.gpu_info else ""),
+            devices=self._devices(),
+            cores_milli=offered_milli(self.cpu_count),
+            memory_mib=offered_mib(self.memory_gb),
+            labels=self.facts(),
+        )
+
+    def facts(self) -> dict[str, str]:
+        """Labels, and the well-known facts that constraints may name beside them."""
+        known = {"hostname": self.hostname, "os": self.os, "arch": self.arch, "python": self.python}
+        return {**self.labels, **{name: value for name, value in known.items() if value}}
+
+    def _devices(self) -> tuple[Device, ...]:
+        listed = self.devices or (self.gpu_info.devices if self.gpu_info else [])
+        reported = {info.index: info for info in listed if isinstance(info, DeviceInfo)}
+        if reported and len(reported) >= self.gpu_count:
+            infos = sorted(reported.values(), key=lambda info: info.index)
+            known = any(info.vram_gb for info in infos)
+            share = 0.0 if known else self.vram_gb / len(infos)
+            return tuple(_device(info, info.vram_gb if known else share) for info in infos)
+        if not self.gpu_count:
+            return ()
+        each = offered_mib(self.vram_gb / self.gpu_count)
+        return tuple(Device(index, each, name=self.gpu_type) for index in range(self.gpu_count))
+
+
+def _device(info: DeviceInfo, vram_gb: float) -> Device:
+    """What others take is counted in steps, so that an offer does not change with every breath of theirs."""
+    taken = -(-offered_mib(info.outside_gb) // OUTSIDE_STEP_MIB) * OUTSIDE_STEP_MIB
+    return Device(
+        info.index, offered_mib(vram_gb), info.uuid, info.name, taken, info.outside if taken else "", info.quarantine
+    )
+
+
+class Slots(msgspec.Struct, kw_only=True):
+    batch_total: Count = 0
+    batch_in_use: Count = 0
+    service_total: Count = 0
+    service_in_use: Count = 0
+
+    def total(self, pool: str) -> int:
+        return self.batch_total if pool == "batch" else self.service_total
+
+    def in_use(self, pool: str) -> int:
+        return self.batch_in_use if pool == "batch" else self.service_in_use
+
+
+class ActiveTask(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One line of a worker's account of what it holds."""
+
+    task_id: str
+    attempt: str = ""
+    state: str = "running"
+    started_at: str = ""

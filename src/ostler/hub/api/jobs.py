@@ -1,0 +1,289 @@
+"""Jobs over HTTP: submit, look, cancel, requeue, why."""
+
+import hashlib
+import time
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ostler.core import explain
+from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, RequeueRequested
+from ostler.core.fleet import Fleet
+from ostler.domain import states
+from ostler.domain.errors import BadInput, NotAllowed, NotFound, Unreadable
+from ostler.domain.job import MAX_RUNTIME_HOURS, MAX_SPEC_BYTES, JobSpec, decode_spec
+from ostler.domain.records import JobRecord, ReceiptRecord
+from ostler.hub.access import Caller
+from ostler.hub.api.routes import caller_of, decode_body, json_response, number_in_query, read_body
+from ostler.hub.api.templates import Templates
+from ostler.hub.documents import feed_document, job_document, task_document, task_row_document
+from ostler.hub.feed import Feed
+from ostler.hub.ids import new_job_id
+from ostler.hub.loop import Loop
+from ostler.ledger.base import Ledger
+from ostler.store.blobs import BlobStore
+
+MAX_BATCH_BYTES = 64 * 1024 * 1024
+MAX_BATCH_JOBS = 20_000
+MAX_WAIT_S = 60.0
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_raw_list = msgspec.json.Decoder(list[msgspec.Raw])
+_BY_STATUS = {status: state for state, status in states.STATUS.items()}
+
+
+class Indices(msgspec.Struct, forbid_unknown_fields=True):
+    indices: list[int]
+
+
+class Target(msgspec.Struct):
+    """What an id in a path stands for."""
+
+    job: JobRecord
+    index: int | None = None
+
+
+class JobsApi:
+    def __init__(self, loop: Loop, feed: Feed, blobs: BlobStore, templates: Templates) -> None:
+        self._loop = loop
+        self._feed = feed
+        self._blobs = blobs
+        self._templates = templates
+
+    async def submit(self, request: Request) -> Response:
+        body = await read_body(request, MAX_BATCH_BYTES)
+        caller = caller_of(request)
+        many = body.lstrip()[:1] == b"["
+        specs = _decode_many(body, self._templates) if many else [_decode_one(body, self._templates)]
+        jobs = [_new_job(spec, caller) for spec in specs]
+        key = request.headers.get("idempotency-key", "")
+        receipt = None
+        if key:
+            digest = hashlib.sha256(body).hexdigest()
+            receipt = ReceiptRecord(key=f"{len(caller.user)}:{caller.user}:{key[:256]}", digest=digest, ids=[], at=0.0)
+        answer = await self._loop.ask(lambda ref: JobsSubmitted(ref=ref, jobs=jobs, receipt=receipt))
+        status = 201 if answer.created else 200
+        if many:
+            return json_response({"ids": answer.ids}, status)
+        ident = answer.ids[0]
+        known = {} if answer.created else await self._loop.read(lambda ledger: ledger.jobs([ident]))
+        state = known[ident].state if ident in known else states.PENDING
+        return json_response({"id": ident, "state": state, "notes": _notes(specs[0])}, status)
+
+    async def listing(self, request: Request) -> Response:
+        caller = caller_of(request)
+        query = request.query_params
+        wanted = _states_in(query.get("state", "") or query.get("status", ""))
+        user = query.get("user", "") if caller.sees_all else caller.user
+        limit = number_in_query(request, "limit", 100, 1, 1000)
+        before = number_in_query(request, "cursor", 0, 0, 2**62) or None
+        name = query.get("name", "")
+        found = await self._loop.read(
+            lambda ledger: ledger.list_jobs(states=wanted, user=user, name=name, before=before, limit=limit + 1)
+        )
+        page = found[:limit]
+        following = str(page[-1].job.seq) if len(found) > limit else None
+        return json_response({"jobs": [job_document(view.job, view.task) for view in page], "next": following})
+
+    async def show(self, request: Request) -> Response:
+        target = await self.target(request)
+        deadline = time.monotonic() + min(_seconds(request, "wait"), MAX_WAIT_S)
+        while True:
+            with self._feed.watching(target.job.id) as changed:  # from before the look, so that no change is missed
+                document = await self.document(await self.target(request))
+                left = deadline - time.monotonic()
+                if document["state"] in states.TERMINAL or left <= 0:
+                    return json_response(document)
+                await changed(left)
+
+    async def document(self, target: Target) -> dict[str, Any]:
+        job, index = target.job, target.index
+        task_id = f"{job.id}.{index}" if index is not None else job.id
+
+        def read(ledger: Ledger) -> dict[str, Any]:
+            task = ledger.tasks([task_id]).get(task_id)
+            attempts = ledger.attempts_of(task_id)
+            if index is not None:
+                return task_document(job, index, task, attempts)
+            return job_document(job, task, attempts)
+
+        return await self._loop.read(read)
+
+    async def tasks(self, request: Request) -> Response:
+        target = await self.target(request)
+        after = number_in_query(request, "after", -1, -1, 2**31)
+        limit = number_in_query(request, "limit", 1000, 1, 10_000)
+        rows = await self._loop.read(lambda ledger: ledger.tasks_of(target.job.id, after=after, limit=limit + 1))
+        following = rows[limit - 1].index if len(rows) > limit else None
+        return json_response({"tasks": [task_row_document(row) for row in rows[:limit]], "next": following})
+
+    async def why(self, request: Request) -> Response:
+        target = await self.target(request)
+        found = await self._loop.look(lambda fleet, now: _why_live(fleet, target, now))
+        if found is not None:
+            return json_response(found)
+        document = await self.document(target)
+        ended = f"{document['state']}: {document['reason']}" if document["reason"] else document["state"]
+        return json_response(explain.Why(state=document["state"], summary=ended))
+
+    async def events(self, request: Request) -> Response:
+        target = await self.target(request)
+        after = number_in_query(request, "after", 0, 0, 2**62)
+        rows = await self._loop.read(lambda ledger: ledger.feed(after=after, subject=target.job.id))
+        return json_response({"events": [feed_document(row) for row in rows]})
+
+    async def cancel(self, request: Request) -> Response:
+        target = await self.target(request, changing=True)
+        await self._loop.ask(lambda ref: CancelRequested(ref=ref, job_id=target.job.id, index=target.index))
+        return json_response(await self.document(await self.target(request)))
+
+    async def requeue(self, request: Request) -> Response:
+        target = await self.target(request, changing=True)
+        await self._loop.ask(lambda ref: RequeueRequested(ref=ref, job_id=target.job.id, index=target.index))
+        return json_response(await self.document(await self.target(request)))
+
+    async def result(self, request: Request) -> Response:
+        target = await self.target(request)
+        task_id = target.job.id if target.index is None else f"{target.job.id}.{target.index}"
+        task = await self._loop.read(lambda ledger: ledger.tasks([task_id]).get(task_id))
+        data = self._result_bytes(task.result, task.artifact_id) if task is not None else None
+        if data is None:
+            raise NotFound(f"{task_id} has no result")
+        return Response(data, media_type="application/octet-stream")
+
+    async def results(self, request: Request) -> Response:
+        target = await self.target(request)
+        body = await read_body(request, MAX_SPEC_BYTES)
+        wanted = decode_body(body, Indices).indices[:1000]
+        ids = {f"{target.job.id}.{index}": index for index in wanted}
+        rows = await self._loop.read(lambda ledger: ledger.tasks(list(ids)))
+        found = {ids[row.id]: self._result_bytes(row.result, row.artifact_id) for row in rows.values()}
+        return json_response({"results": {str(index): data for index, data in found.items() if data is not None}})
+
+    def _result_bytes(self, inline: bytes | None, blob: str) -> bytes | None:
+        if inline is not None:
+            return inline
+        return self._blobs.path(blob).read_bytes() if self._blobs.has(blob) else None
+
+    async def target(self, request: Request, *, changing: bool = False) -> Target:
+        """The job that the path's id means: its id, a task's, an unambiguous prefix, or a name. Others' jobs
+        do not exist."""
+        caller, text = caller_of(request), request.path_params["id"]
+        user = "" if caller.sees_all else caller.user
+        target = await self._loop.read(lambda ledger: resolve(ledger, text, user))
+        if target is None or user not in ("", target.job.user):
+            raise NotFound(f"there is no job {text!r}")
+        if changing and caller.role == "viewer":
+            raise NotAllowed("a viewer may not change jobs")
+        return target
+
+
+def resolve(ledger: Ledger, text: str, user: str) -> Target | None:
+    found = _resolve_job(ledger, text, user)
+    if found is not None:
+        return Target(found)
+    name, _, index = text.rpartition(".")
+    if not name or not index.isdecimal() or len(index) > 9:
+        return None
+    job = _resolve_job(ledger, name, user)
+    if job is None or not job.size or int(index) >= job.size:
+        return None
+    return Target(job, int(index))
+
+
+def _resolve_job(ledger: Ledger, text: str, user: str) -> JobRecord | None:
+    exact = ledger.jobs([text])
+    if exact:
+        return exact[text]
+    named = ledger.newest_named(text, user=user)
+    if named is not None:
+        return ledger.jobs([named])[named]
+    found = ledger.matching_ids(text, user=user)
+    if len(found) > 1:
+        raise NotFound(f"{text!r} is the beginning of several jobs' ids; give more of it")
+    return ledger.jobs(found)[found[0]] if found else None
+
+
+def _why_live(fleet: Fleet, target: Target, now: float) -> explain.Why | None:
+    job = fleet.jobs.get(target.job.id)
+    if job is None:
+        return None
+    index = target.index if target.index is not None else (0 if not job.size else None)
+    task = (job.tasks or {}).get(index) if index is not None else None
+    if target.index is not None and task is None and target.index not in range(job.size):
+        return None
+    return explain.why(fleet, job, task, now)
+
+
+def _decode_one(body: bytes, templates: Templates) -> JobSpec:
+    _must_be_json(body)
+    return decode_spec(templates.resolve(body))
+
+
+def _decode_many(body: bytes, templates: Templates) -> list[JobSpec]:
+    try:
+        raw = _raw_list.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unreadable(f"the body is not JSON: {error}") from None
+    if len(raw) > MAX_BATCH_JOBS:
+        raise BadInput(
+            f"{len(raw)} specs in one submit; at most {MAX_BATCH_JOBS} are taken", [("body", "too many specs")]
+        )
+    named = [(bytes(one), f"[{position}].") for position, one in enumerate(raw)]
+    return [decode_spec(templates.resolve(one, where), where) for one, where in named]
+
+
+def _must_be_json(body: bytes) -> None:
+    if len(body) > MAX_SPEC_BYTES:
+        return  # refused by its size, whatever it is
+    try:
+        msgspec.json.decode(body, type=msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise Unreadable(f"the body is not JSON: {error}") from None
+
+
+def _new_job(spec: JobSpec, caller: Caller) -> NewJob:
+    if spec.user_id and spec.user_id != caller.user and caller.role != "operator":
+        raise NotAllowed("user_id: only an operator may submit for somebody else")
+    chosen = bool(spec.id)
+    spec.id = spec.id or new_job_id()
+    spec.user_id = spec.user_id or caller.user
+    return NewJob(
+        id=spec.id,
+        user=spec.user_id,
+        name=spec.name,
+        spec=_encode(spec),
+        request=spec.request(),
+        terms=spec.terms(),
+        size=spec.size(),
+        depends_on=spec.depends_on,
+        snapshot=spec.snapshot_id,
+        chosen=chosen,
+    )
+
+
+def _notes(spec: JobSpec) -> list[str]:
+    if spec.type != "service" and spec.max_runtime_hours > MAX_RUNTIME_HOURS:
+        return [f"max_runtime_hours: {spec.max_runtime_hours:g} was cut to {MAX_RUNTIME_HOURS:g}"]
+    return []
+
+
+def _states_in(text: str) -> list[str]:
+    wanted = [part.strip() for part in text.split(",") if part.strip()]
+    for word in wanted:
+        if word not in states.STATES and word not in _BY_STATUS:
+            raise BadInput(f"state: {word!r} is not one of {', '.join(states.STATES)}", [("state", "unknown state")])
+    found: list[str] = []
+    for word in wanted:
+        if word in states.STATES:
+            found.append(word)
+        found += [state for state, status in states.STATUS.items() if status == word]
+    return list(dict.fromkeys(found))
+
+
+def _seconds(request: Request, name: str) -> float:
+    try:
+        return max(0.0, float(request.query_params.get(name) or 0))
+    except ValueError:
+        raise BadInput(f"{name}: not a number of seconds", [(name, "not a number")]) from None

@@ -1,0 +1,102 @@
+"""Logs and blobs over HTTP."""
+
+from collections.abc import AsyncIterator
+
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
+
+from ostler.core.fleet import Fleet
+from ostler.domain import states
+from ostler.domain.errors import BadInput, NotFound
+from ostler.hub.api.jobs import JobsApi, Target
+from ostler.hub.api.routes import json_response, number_in_query
+from ostler.hub.feed import Feed
+from ostler.hub.logs import Logs
+from ostler.hub.loop import Loop
+from ostler.store.blobs import BlobStore
+
+
+class LogsApi:
+    def __init__(self, loop: Loop, feed: Feed, jobs: JobsApi, logs: Logs, blobs: BlobStore) -> None:
+        self._loop = loop
+        self._feed = feed
+        self._jobs = jobs
+        self._logs = logs
+        self._blobs = blobs
+
+    async def read(self, request: Request) -> Response:
+        target = await self._jobs.target(request)
+        if target.job.size and target.index is None:
+            first = f"{target.job.id}.0"
+            raise BadInput(f"an array has no log of its own: read that of one of its tasks, such as {first}")
+        follow = request.query_params.get("follow", "") in ("1", "true", "yes")
+        offset = number_in_query(request, "offset", 0, 0, 2**62)
+        tail = number_in_query(request, "tail", 0, 0, 2**62)
+        known = [one["attempt"] for one in (await self._jobs.document(target))["attempts"]]
+        chosen = request.query_params.get("attempt", "")
+        if chosen and chosen not in known:
+            raise NotFound(f"{_task_id(target)} has no attempt {chosen!r}")
+        if tail and known:
+            chosen = chosen or known[-1]
+            offset = max(0, self._logs.store.size(chosen) - tail)
+        stream = self._one(target, chosen, offset, follow) if chosen else self._newest(request, offset, follow)
+        return StreamingResponse(stream, media_type="text/plain; charset=utf-8")
+
+    async def _one(self, target: Target, attempt: str, offset: int, follow: bool) -> AsyncIterator[bytes]:
+        async for data in self._logs.read(_task_id(target), attempt, offset, follow):
+            yield data
+
+    async def _newest(self, request: Request, offset: int, follow: bool) -> AsyncIterator[bytes]:
+        """The newest attempt's output; a follower waits for the first, and goes on to the next where there is one."""
+        told = ""
+        while True:
+            with self._feed.watching((await self._jobs.target(request)).job.id) as changed:
+                target = await self._jobs.target(request)  # from within the watch, so that no end is missed
+                document = await self._jobs.document(target)
+                newest = document["attempts"][-1] if document["attempts"] else None
+                if newest is None or newest["attempt"] == told:
+                    if not follow or document["state"] in states.TERMINAL:
+                        return
+                    await changed(15.0)
+                    continue
+            if told:
+                yield f"[ostler: attempt {len(document['attempts'])} on {newest['worker']}]\n".encode()
+            async for data in self._logs.read(_task_id(target), newest["attempt"], offset, follow):
+                yield data
+            told, offset = newest["attempt"], 0
+
+    async def write(self, request: Request) -> Response:
+        """A worker brings a piece of a log; only of an attempt that it holds or held last."""
+        task_id, attempt = request.path_params["id"], request.query_params.get("attempt", "")
+        await self._must_exist(task_id, attempt)
+        offset = number_in_query(request, "offset", 0, 0, 2**62)
+        gap = number_in_query(request, "gap", 0, 0, 2**62)
+        size = self._logs.append(attempt, offset, b"", gap) if gap else offset
+        async for chunk in request.stream():
+            if chunk:
+                size = self._logs.append(attempt, size, chunk)
+        if request.query_params.get("final") == "1":
+            self._logs.completed(attempt)
+        return json_response({"size": self._logs.append(attempt, size, b"")})
+
+    async def _must_exist(self, task_id: str, attempt: str) -> None:
+        def held(fleet: Fleet, _: float) -> bool:
+            found = fleet.held.get(attempt)
+            return found is not None and found.task_id == task_id
+
+        if await self._loop.look(held):
+            return
+        rows = await self._loop.read(lambda ledger: ledger.attempts_of(task_id))
+        if all(row.attempt != attempt for row in rows):
+            raise NotFound(f"there is no attempt {attempt!r} of {task_id!r}")
+
+    async def put_blob(self, request: Request) -> Response:
+        new = await self._blobs.put(request.path_params["sha256"], request.stream())
+        return json_response({"sha256": request.path_params["sha256"]}, 201 if new else 200)
+
+    async def get_blob(self, request: Request) -> Response:
+        return FileResponse(self._blobs.path(request.path_params["sha256"]), media_type="application/octet-stream")
+
+
+def _task_id(target: Target) -> str:
+    return target.job.id if target.index is None else f"{target.job.id}.{target.index}"

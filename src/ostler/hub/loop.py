@@ -1,0 +1,182 @@
+"""The single writer: inbox → step each → place → one commit → effects.
+
+Whatever arrives while a commit runs forms the next batch, so the slower the disk, the larger the batch. Nothing
+leaves before it is durable. If a step or a commit fails, the loop stops and so does the hub: what the ledger has is
+the truth that it starts from again.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from ostler.core.effects import Answer, Effect, Refuse
+from ostler.core.events import Event, HubWasAway, JobsSubmitted, RequeueRequested, TimePassed
+from ostler.core.fleet import Fleet
+from ostler.core.persist import take_changes
+from ostler.core.place import settle, settled
+from ostler.core.step import step
+from ostler.domain import states
+from ostler.domain.errors import LedgerError
+from ostler.domain.records import Changes
+from ostler.hub.clock import Clock
+from ostler.ledger.base import Ledger
+
+AWAY_S = 20.0
+"""Two heartbeats: a loop that was held up for longer gives amnesty."""
+TICK_S = 1.0
+
+_log = logging.getLogger("ostler.hub")
+T = TypeVar("T")
+Perform = Callable[[Changes, list[Effect]], Awaitable[None]]
+
+
+class Loop:
+    def __init__(self, fleet: Fleet, ledger: Ledger, perform: Perform, clock: Clock) -> None:
+        self.fleet = fleet
+        self.ledger = ledger
+        self._perform = perform
+        self._clock = clock
+        self._inbox: list[Event] = []
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._ref = 0
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger-writer")
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="ledger-reader")
+        self._committed = asyncio.Event()
+        self._committed.set()
+        self.batches = 0
+        self.events = 0
+        self.commit_s = 0.0
+
+    def post(self, event: Event) -> None:
+        self._inbox.append(event)
+        self._wake.set()
+
+    async def ask(self, make: Callable[[int], Event]) -> Answer:
+        """Send an event and wait for its answer: when this returns, what was asked for is durable."""
+        if self._stopping:
+            raise LedgerError("the hub is stopping")
+        self._ref += 1
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting[self._ref] = future
+        self.post(make(self._ref))
+        return await future
+
+    async def read(self, query: Callable[[Ledger], T]) -> T:
+        """History, from the ledger, beside the writer."""
+        return await asyncio.get_running_loop().run_in_executor(self._reader, query, self.ledger)
+
+    async def look(self, query: Callable[[Fleet, float], T]) -> T:
+        """The present, from memory; never a state that is not durable yet."""
+        await self._committed.wait()
+        return query(self.fleet, self._clock.monotonic())
+
+    async def commit(self, changes: Changes) -> None:
+        """Rows that no decision depends on (tokens), through the same writer."""
+        await asyncio.get_running_loop().run_in_executor(self._writer, self.ledger.commit, changes)
+
+    async def start(self) -> None:
+        """Write down what a restart found out, before anybody asks."""
+        await self._turn()
+
+    async def run(self) -> None:
+        """Until `stop`, or until something fails."""
+        last_turn = self._clock.monotonic()
+        try:
+            while not self._stopping:
+                await self._pause()
+                late = self._clock.monotonic() - last_turn - TICK_S
+                if late > AWAY_S:
+                    _log.warning("the hub was held up for %.0f s; nobody is declared lost for that", late)
+                    self._inbox.insert(0, HubWasAway(late))
+                last_turn = self._clock.monotonic()
+                await self._turn()
+        finally:
+            self._stopping = True
+            self._refuse_all()
+            self._writer.shutdown()
+            self._reader.shutdown()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake.set()
+
+    async def _pause(self) -> None:
+        """Until there is something to do."""
+        if self._inbox or not settled(self.fleet):
+            await asyncio.sleep(0)
+            return
+        due = self.fleet.timers.next_at()
+        timeout = TICK_S if due is None else min(TICK_S, max(0.0, due - self._clock.monotonic()))
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout)
+        except TimeoutError:
+            return
+
+    async def _turn(self) -> None:
+        self._wake.clear()
+        batch, self._inbox = self._inbox, []
+        await self._look_up(batch)
+        now = self._clock.monotonic()
+        self.fleet.epoch = self._clock.wall() - now
+        effects: list[Effect] = []
+        for event in batch:
+            effects += step(self.fleet, event, now)
+        effects += step(self.fleet, TimePassed(), now)
+        effects += settle(self.fleet, now)
+        changes = take_changes(self.fleet, now)
+        self.batches += 1
+        self.events += len(batch)
+        if changes:
+            self._committed.clear()
+            begun = time.perf_counter()
+            await self.commit(changes)
+            self.commit_s += time.perf_counter() - begun
+            self._committed.set()
+        await self._perform(changes, effects)
+        for effect in effects:
+            if isinstance(effect, (Answer, Refuse)):
+                self._reply(effect)
+
+    async def _look_up(self, batch: list[Event]) -> None:
+        """What a step needs to know of history is read before it; nobody else writes in between."""
+        for event in batch:
+            if isinstance(event, JobsSubmitted):
+                wanted = [new.id for new in event.jobs if new.chosen]
+                wanted += [name for new in event.jobs for name in new.depends_on]
+                if wanted:
+                    event.known = await self.read(lambda ledger, ids=wanted: ledger.jobs(ids))  # type: ignore[misc]
+                if event.receipt is not None:
+                    key = event.receipt.key
+                    event.answered = await self.read(lambda ledger, key=key: ledger.receipt(key))  # type: ignore[misc]
+            elif isinstance(event, RequeueRequested):
+                await self.read(lambda ledger, event=event: _bring_back(ledger, event))  # type: ignore[misc]
+
+    def _reply(self, effect: Answer | Refuse) -> None:
+        future = self._waiting.pop(effect.ref, None)
+        if future is None or future.done():
+            return
+        if isinstance(effect, Answer):
+            future.set_result(effect)
+        else:
+            future.set_exception(effect.error)
+
+    def _refuse_all(self) -> None:
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(LedgerError("the hub stopped before this was durable; ask again"))
+        self._waiting.clear()
+        self._committed.set()
+
+
+def _bring_back(ledger: Ledger, event: RequeueRequested) -> None:
+    """A requeued job's row, and those of its tasks that have ended and may have left memory."""
+    event.ended = ledger.jobs([event.job_id]).get(event.job_id)
+    last = -1
+    while page := ledger.tasks_of(event.job_id, after=last):
+        event.ended_tasks += [task for task in page if task.state in states.TERMINAL]
+        last = page[-1].index

@@ -1,0 +1,64 @@
+"""Prometheus metrics, read from the fleet when they are asked for."""
+
+from collections.abc import Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ostler import __version__
+from ostler.core.fleet import Fleet
+from ostler.domain.records import FeedRecord
+from ostler.domain.states import LIVE, TERMINAL
+from ostler.hub.documents import worker_status
+from ostler.hub.loop import Loop
+
+
+class Metrics:
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._finished = dict.fromkeys(TERMINAL, 0)
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def observe(self, records: list[FeedRecord]) -> None:
+        for record in records:
+            state = record.body.get("state")
+            if record.kind == "job" and state in self._finished:
+                self._finished[str(state)] += 1
+
+    def text(self) -> str:
+        return generate_latest(self._registry).decode()
+
+    def collect(self) -> Iterator[Metric]:
+        fleet = self._loop.fleet
+        yield from _fleet_metrics(fleet)
+        finished = CounterMetricFamily("ostler_jobs_finished", "Jobs that have ended", labels=["outcome"])
+        for state, count in self._finished.items():
+            finished.add_metric([state], count)
+        yield finished
+        yield CounterMetricFamily("ostler_hub_events", "Events stepped by the loop", value=self._loop.events)
+        yield CounterMetricFamily("ostler_hub_batches", "Batches of the loop", value=self._loop.batches)
+        yield CounterMetricFamily("ostler_ledger_commit_seconds", "Time spent in commits", value=self._loop.commit_s)
+        info = GaugeMetricFamily("ostler_build_info", "The hub's version", labels=["version"])
+        info.add_metric([__version__], 1)
+        yield info
+
+
+def _fleet_metrics(fleet: Fleet) -> Iterator[Metric]:
+    jobs = GaugeMetricFamily("ostler_jobs", "Jobs that have not ended", labels=["state"])
+    for state in LIVE:
+        jobs.add_metric([state], fleet.job_counts[state])
+    yield jobs
+    workers = GaugeMetricFamily("ostler_workers", "Workers by status", labels=["status"])
+    statuses = {"ready": 0, "busy": 0, "offline": 0}
+    for worker in fleet.workers.values():
+        statuses[worker_status(worker)] += 1
+    for status, count in statuses.items():
+        workers.add_metric([status], count)
+    yield workers
+    gpus = GaugeMetricFamily("ostler_gpus", "GPUs of each worker", labels=["worker", "state"])
+    for worker in fleet.workers.values():
+        free = worker.room.free_devices()
+        gpus.add_metric([worker.id, "free"], free)
+        gpus.add_metric([worker.id, "held"], len(worker.offer.devices) - free)
+    yield gpus

@@ -1,0 +1,72 @@
+"""Effects become visible here, after the commit and never before."""
+
+from collections import OrderedDict
+
+from ostler.core.effects import AssignTask, Effect
+from ostler.domain.records import Changes
+from ostler.hub.feed import Feed
+from ostler.hub.logs import Logs
+from ostler.hub.loop import Loop
+from ostler.hub.metrics import Metrics
+from ostler.hub.sessions import Sessions
+
+SPECS_KEPT = 20_000
+SPEC_BYTES_KEPT = 64 * 1024 * 1024
+
+
+class SpecCache:
+    """Specs of recent jobs, so that a job that is placed at once is not read back from the ledger."""
+
+    def __init__(self) -> None:
+        self._specs: OrderedDict[str, bytes] = OrderedDict()
+        self._bytes = 0
+
+    def add(self, job_id: str, spec: bytes) -> None:
+        self._bytes += len(spec) - len(self._specs.get(job_id, b""))
+        self._specs[job_id] = spec
+        while len(self._specs) > SPECS_KEPT or self._bytes > SPEC_BYTES_KEPT:
+            self._bytes -= len(self._specs.popitem(last=False)[1])
+
+    def get(self, job_id: str) -> bytes | None:
+        return self._specs.get(job_id)
+
+
+class Performer:
+    def __init__(self) -> None:
+        self._cache = SpecCache()
+
+    def wire(self, loop: Loop, sessions: Sessions, feed: Feed, metrics: Metrics, logs: Logs) -> None:
+        self._logs = logs
+        self._loop = loop
+        self._sessions = sessions
+        self._feed = feed
+        self._metrics = metrics
+
+    async def __call__(self, changes: Changes, effects: list[Effect]) -> None:
+        for job in changes.new_jobs:
+            self._cache.add(job.id, job.spec)
+        specs = await self._specs(effects)
+        for effect in effects:
+            self._sessions.perform(effect, specs)
+        for attempt in changes.attempts:
+            if not attempt.held:
+                self._logs.ended(attempt.attempt)
+        self._metrics.observe(changes.feed)
+        self._feed.publish(changes.feed)
+
+    async def _specs(self, effects: list[Effect]) -> dict[str, bytes]:
+        found: dict[str, bytes] = {}
+        missing: set[str] = set()
+        for effect in effects:
+            if isinstance(effect, AssignTask):
+                spec = self._cache.get(effect.job_id)
+                if spec is None:
+                    missing.add(effect.job_id)
+                else:
+                    found[effect.job_id] = spec
+        if missing:
+            read = await self._loop.read(lambda ledger: ledger.specs(missing))
+            for job_id, spec in read.items():
+                self._cache.add(job_id, spec)
+            found |= read
+        return found

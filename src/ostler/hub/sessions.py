@@ -1,0 +1,275 @@
+"""The workers' sockets: frames in become events, effects become frames out. No decision is made here."""
+
+import asyncio
+import base64
+import binascii
+import itertools
+import logging
+from collections.abc import Callable
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from ostler.core.effects import (
+    Acknowledge,
+    Answer,
+    AssignTask,
+    CancelTask,
+    CloseSession,
+    Effect,
+    HintSnapshot,
+    Refuse,
+    SayNoWork,
+)
+from ostler.core.events import (
+    Event,
+    ServiceReported,
+    TaskAccepted,
+    TaskEnded,
+    WorkerAsked,
+    WorkerBeat,
+    WorkerLeft,
+    WorkerRegistered,
+)
+from ostler.wire import messages
+from ostler.wire.messages import Frame, MalformedFrame
+
+_log = logging.getLogger("ostler.hub")
+MAX_BUFFERED = 8 * 1024 * 1024
+RESULT_STATES = ("succeeded", "completed", "failed", "cancelled", "returned")
+MAX_RESULT_BYTES = 64 * 1024
+
+
+class Session:
+    """One socket. Frames wait here and leave together; a peer that does not read is cut off."""
+
+    def __init__(self, socket: WebSocket, number: int) -> None:
+        self.socket = socket
+        self.number = number
+        self.worker_id = ""
+        self.batches = False
+        self._frames: list[bytes] = []
+        self._buffered = 0
+        self._ready = asyncio.Event()
+        self._close: tuple[int, str] | None = None
+
+    def send(self, frame: bytes) -> None:
+        self._frames.append(frame)
+        self._buffered += len(frame)
+        if self._buffered > MAX_BUFFERED:
+            self.close(1013, "not reading")
+        self._ready.set()
+
+    def close(self, code: int, reason: str) -> None:
+        self._close = self._close or (code, reason)
+        self._ready.set()
+
+    async def write(self) -> None:
+        """Until closed: whatever has gathered goes out in as few frames as the peer allows."""
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            frames, self._frames = self._frames, []
+            self._buffered = 0
+            for frame in messages.packed(frames) if self.batches else frames:
+                await self.socket.send_text(frame.decode())
+            if self._close is not None:
+                await self.socket.close(*self._close)
+                return
+
+
+class Sessions:
+    def __init__(self, post: Callable[[Event], None], metrics_text: Callable[[], str]) -> None:
+        self._post = post
+        self._metrics_text = metrics_text
+        self._numbers = itertools.count(1)
+        self._open: dict[int, Session] = {}
+
+    async def serve(self, socket: WebSocket) -> None:
+        """One worker's connection, from its first frame to its last."""
+        await socket.accept()
+        session = Session(socket, next(self._numbers))
+        self._open[session.number] = session
+        writer = asyncio.create_task(session.write())
+        reader = asyncio.create_task(self._read(session))
+        try:
+            await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            del self._open[session.number]
+            for task in (writer, reader):
+                task.cancel()
+            await asyncio.gather(writer, reader, return_exceptions=True)
+            if session.worker_id:
+                self._post(WorkerLeft(worker_id=session.worker_id, session=session.number))
+
+    async def _read(self, session: Session) -> None:
+        try:
+            while True:
+                received = await session.socket.receive()
+                if received["type"] == "websocket.disconnect":
+                    return
+                data = received.get("text") or received.get("bytes") or b""
+                self._take(session, data)
+        except WebSocketDisconnect:
+            return
+
+    def _take(self, session: Session, data: str | bytes) -> None:
+        """Each message for itself: what cannot be read is said back, and the others of the frame count."""
+        for frame in messages.decode(data, messages.FROM_WORKER):
+            try:
+                if isinstance(frame, MalformedFrame):
+                    raise frame
+                self._take_frame(session, frame)
+            except MalformedFrame as error:
+                session.send(messages.encode(messages.Ack(), str(error)))
+
+    def _take_frame(self, session: Session, frame: Frame) -> None:
+        message = frame.message
+        if isinstance(message, messages.Register):
+            self._register(session, message)
+        elif not session.worker_id:
+            raise MalformedFrame(f"{frame.type}: the first message must be register")
+        elif isinstance(message, messages.MetricsRequest):
+            session.send(messages.encode(messages.MetricsResponse(text=self._metrics_text())))
+        else:
+            event = to_event(message, session.worker_id, session.number)
+            if event is not None:
+                self._post(event)
+
+    def _register(self, session: Session, message: messages.Register) -> None:
+        if session.worker_id and session.worker_id != message.id:
+            raise MalformedFrame(f"register: this connection already speaks for {session.worker_id}")
+        session.worker_id = message.id
+        session.batches = message.protocol.batch
+        self._post(
+            WorkerRegistered(
+                worker_id=message.id,
+                session=session.number,
+                capabilities=message.capabilities,
+                active_tasks=message.active_tasks,
+                boot_id=message.boot_id,
+                address=session.socket.client.host if session.socket.client else "",
+            )
+        )
+
+    def perform(self, effect: Effect, specs: dict[str, bytes]) -> None:
+        """Put one effect on its wire; a socket that has gone meanwhile is the next comparison's business."""
+        if isinstance(effect, (Answer, Refuse)):
+            return
+        session = self._open.get(effect.session)
+        if session is None:
+            return
+        if isinstance(effect, CloseSession):
+            if effect.taken_over:
+                session.close(messages.CLOSE_TAKEN_OVER, "another connection registered this worker's id")
+            else:
+                session.close(messages.CLOSE_REGISTER_AGAIN, "silent for too long: connect and register again")
+        else:
+            session.send(messages.encode(to_message(effect, specs)))
+
+    def ask_for_log(self, session: int, request: messages.LogRequest) -> None:
+        found = self._open.get(session)
+        if found is not None:
+            found.send(messages.encode(request))
+
+    def ask_for_relay(self, session: int, request: messages.RelayRequest) -> bool:
+        """False: the worker has gone."""
+        found = self._open.get(session)
+        if found is not None:
+            found.send(messages.encode(request))
+        return found is not None
+
+    def close_all(self) -> None:
+        for session in self._open.values():
+            session.close(1012, "the hub is restarting")
+
+
+def to_event(message: messages.Message, worker_id: str, session: int) -> Event | None:
+    match message:
+        case messages.Heartbeat():
+            return WorkerBeat(
+                worker_id=worker_id,
+                session=session,
+                slots=message.slots,
+                capabilities=message.capability,
+                active_tasks=message.active_tasks,
+                sent_at=message.sent_at,
+                draining=message.draining,
+            )
+        case messages.ReadyForWork():
+            return WorkerAsked(worker_id=worker_id, session=session, slots=message.slots)
+        case messages.JobAccepted():
+            return TaskAccepted(worker_id=worker_id, session=session, task_id=message.task_id, attempt=message.attempt)
+        case messages.JobResult():
+            return _ended(message, worker_id, session)
+        case messages.ServiceHealth():
+            return ServiceReported(
+                worker_id=worker_id,
+                session=session,
+                task_id=message.task_id,
+                healthy=message.healthy,
+                message=message.message,
+            )
+        case _:
+            return None
+
+
+def _ended(message: messages.JobResult, worker_id: str, session: int) -> TaskEnded:
+    if message.state not in RESULT_STATES:
+        raise MalformedFrame(f"job_result: state {message.state[:32]!r} is not one of {', '.join(RESULT_STATES)}")
+    try:
+        result = base64.b64decode(message.result, validate=True) if message.result else None
+    except (binascii.Error, ValueError):
+        raise MalformedFrame("job_result: result is not base64") from None
+    if len(message.result) > MAX_RESULT_BYTES:
+        raise MalformedFrame(f"job_result: result has over {MAX_RESULT_BYTES} bytes; upload it as a blob")
+    return TaskEnded(
+        worker_id=worker_id,
+        session=session,
+        task_id=message.task_id,
+        attempt=message.attempt,
+        state=message.state,
+        exit_code=message.exit_code,
+        error=message.error,
+        fault=message.fault,
+        artifact_id=message.artifact_id,
+        result=result,
+    )
+
+
+def to_message(
+    effect: AssignTask | CancelTask | Acknowledge | HintSnapshot | SayNoWork, specs: dict[str, bytes]
+) -> messages.Message:
+    match effect:
+        case AssignTask():
+            return messages.JobAssign(
+                spec=msgspec.Raw(spec_for_task(specs[effect.job_id], effect.job_id, effect.task_id)),
+                attempt=effect.attempt,
+                remaining_time=int(effect.remaining_s * 1e9),
+                devices=list(effect.devices),
+                index=effect.index,
+                rank=effect.rank,
+                peers=[messages.Peer(rank=rank, host=host) for rank, host in enumerate(effect.hosts)],
+                master_port=effect.master_port,
+            )
+        case CancelTask():
+            return messages.JobCancel(
+                task_id=effect.task_id, attempt=effect.attempt, reason=effect.reason, grace_seconds=effect.grace_s
+            )
+        case Acknowledge():
+            return messages.Ack(of=effect.of, task_id=effect.task_id, attempt=effect.attempt, sent_at=effect.sent_at)
+        case HintSnapshot():
+            return messages.PrewarmHint(
+                task_id=effect.task_id, snapshot_id=effect.snapshot, snapshot_sha=effect.snapshot
+            )
+        case SayNoWork():
+            return messages.NoWork()
+
+
+def spec_for_task(spec: bytes, job_id: str, task_id: str) -> bytes:
+    """The job's spec under the task's id. A stored spec begins with its id, so no parsing is needed."""
+    if task_id == job_id:
+        return spec
+    head = b'{"id":"%s"' % job_id.encode()
+    assert spec.startswith(head)
+    return b'{"id":"%s"' % task_id.encode() + spec[len(head) :]

@@ -1,0 +1,126 @@
+"""`ostler.toml`: what an operator decides beforehand. Read once, when the hub starts.
+
+[templates.finetune]            # any fields of a spec: a team's usual job, by name
+gpu_count = 1
+env = { HF_HOME = "/data/hf" }
+
+[quotas]                        # everybody's; 0 or left out: no limit
+running_gpus = 4
+[quotas.users.ann]              # what is left out here is everybody's
+running_gpus = 8
+"""
+
+import tomllib
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ostler.domain.errors import BadInput, Unreadable
+from ostler.domain.job import decode_spec
+from ostler.domain.quota import Quota, Quotas
+
+Template = dict[str, Any]
+NOT_IN_A_TEMPLATE = {
+    "id": "a template stands for many jobs, each with an id of its own",
+    "template": "a template cannot be laid over another one",
+    "user_id": "whose job it is follows from the token that submits it",
+}
+
+
+class Settings(msgspec.Struct, forbid_unknown_fields=True):
+    templates: dict[str, Template] = {}
+    quotas: Quotas = msgspec.field(default_factory=Quotas)
+
+
+def load(path: Path | None) -> Settings:
+    """The settings in this file; those of a hub without one where there is none."""
+    if path is None:
+        return Settings()
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror}", [("config", "cannot be read")]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Unreadable(f"{path}: is not TOML: {error}", [("config", "not TOML")]) from None
+    try:
+        return _settings(table)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}", error.errors) from None
+
+
+def _settings(table: dict[str, Any]) -> Settings:
+    _must_be_known(table, Settings.__struct_fields__, "")
+    templates = _table(table.get("templates", {}), "templates")
+    return Settings(
+        templates={name: _template(name, given) for name, given in templates.items()},
+        quotas=_quotas(_table(table.get("quotas", {}), "quotas")),
+    )
+
+
+def _quotas(table: dict[str, Any]) -> Quotas:
+    everybody = {key: value for key, value in table.items() if key != "users"}
+    _must_be_known(table, (*Quota.__struct_fields__, "users"), "quotas.")
+    users = _table(table.get("users", {}), "quotas.users")
+    return Quotas(
+        default=_quota(everybody, "quotas"),
+        users={name: _users_quota(name, given, everybody) for name, given in users.items()},
+    )
+
+
+def _users_quota(name: str, given: Any, everybody: dict[str, Any]) -> Quota:
+    where = f"quotas.users.{name}"
+    own = _table(given, where)
+    _must_be_known(own, Quota.__struct_fields__, f"{where}.")
+    return _quota({**everybody, **own}, where)
+
+
+def _quota(table: dict[str, Any], where: str) -> Quota:
+    try:
+        return msgspec.convert(table, Quota)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        raise _wrong(where + path.strip("`"), what) from None
+
+
+def _template(name: str, given: Any) -> Template:
+    where = f"templates.{name}."
+    table = _table(given, where.rstrip("."))
+    for field, why in NOT_IN_A_TEMPLATE.items():
+        if field in table:
+            raise _wrong(where + field, f"must not be in a template: {why}")
+    # A template need not name a command, but whatever it holds is held to what a spec is held to.
+    try:
+        decode_spec(msgspec.json.encode({"command": ["true"], **table}), where)
+    except BadInput as error:
+        told = [f"{field}: {what}" for field, what in error.errors]
+        raise BadInput("; ".join(told) or f"{where}: {error}", error.errors) from None
+    plain: Template = msgspec.json.decode(msgspec.json.encode(table))
+    return plain
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _wrong(where, f"must be a table: [{where}]")
+    return value
+
+
+def _must_be_known(table: dict[str, Any], known: Iterable[str], where: str) -> None:
+    for key in table:
+        if key not in known:
+            raise _wrong(f"{where}{key}", f"unknown key {key!r}{nearest(key, known)}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """'; did you mean …?', or all there is where nothing is near."""
+    known = list(known)
+    close = get_close_matches(word, known, n=1)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return f"; known are {', '.join(known)}" if known else ""
+
+
+def _wrong(where: str, what: str) -> BadInput:
+    return BadInput(f"{where}: {what}", [(where, what)])

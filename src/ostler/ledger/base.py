@@ -1,0 +1,77 @@
+"""The seam to durable truth. One writer calls it, from one thread; whoever implements it passes tests/conformance."""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+import msgspec
+
+from ostler.domain.records import (
+    AttemptRecord,
+    Changes,
+    FeedRecord,
+    JobRecord,
+    ReceiptRecord,
+    Snapshot,
+    TaskRecord,
+    TokenRecord,
+)
+
+__all__ = ["Changes", "JobView", "Ledger", "Snapshot"]
+
+
+class JobView(msgspec.Struct):
+    """A job with what a list shows of it: the task of a single-task job, where it has a row."""
+
+    job: JobRecord
+    task: TaskRecord | None
+
+
+class Ledger(Protocol):
+    """Rows are keyed by id (jobs, tasks, workers, tokens), attempt, seq (feed) or key (receipts). A row written again
+    replaces the old one, except a job's: a second insert of a job's id or seq is an error, and so is progress of a job
+    that is not there. A task keeps its job and index, an attempt its task. A failed commit leaves everything as it was
+    and raises LedgerError. "Oldest first" is the order of first writing: the clock may have been set back."""
+
+    def load(self) -> Snapshot: ...
+
+    def commit(self, changes: Changes) -> None:
+        """One transaction; durable when it returns."""
+        ...
+
+    def jobs(self, ids: Collection[str]) -> dict[str, JobRecord]: ...
+
+    def specs(self, ids: Collection[str]) -> dict[str, bytes]: ...
+
+    def tasks(self, ids: Collection[str]) -> dict[str, TaskRecord]: ...
+
+    def tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[TaskRecord]:
+        """Rows with index > after, in order of index."""
+        ...
+
+    def attempts_of(self, task_id: str) -> list[AttemptRecord]:
+        """Oldest first."""
+        ...
+
+    def list_jobs(
+        self, *, states: Sequence[str] = (), user: str = "", name: str = "", before: int | None = None, limit: int = 100
+    ) -> list[JobView]:
+        """Newest first: seq < before."""
+        ...
+
+    def matching_ids(self, prefix: str, limit: int = 2, *, user: str = "") -> list[str]:
+        """Job ids that begin with prefix, in order; of one user where it is given."""
+        ...
+
+    def newest_named(self, name: str, *, user: str = "") -> str | None: ...
+
+    def feed(self, *, after: int, subject: str = "", limit: int = 1000) -> list[FeedRecord]:
+        """Oldest first: seq > after; of one subject where it is given."""
+        ...
+
+    def receipt(self, key: str) -> ReceiptRecord | None: ...
+
+    def token_list(self) -> list[TokenRecord]:
+        """All, revoked ones too, oldest first."""
+        ...
+
+    def close(self) -> None: ...

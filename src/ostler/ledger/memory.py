@@ -1,0 +1,195 @@
+"""The ledger in plain dicts, for the simulator: the object itself is what survives a crash of the hub."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
+from itertools import islice
+from typing import TypeVar, get_origin, get_type_hints
+
+import msgspec
+
+from ostler.domain.errors import LedgerError
+from ostler.domain.records import (
+    AttemptRecord,
+    FeedRecord,
+    JobProgress,
+    JobRecord,
+    ReceiptRecord,
+    TaskRecord,
+    TokenRecord,
+    UsageRecord,
+    WorkerRecord,
+)
+from ostler.domain.states import LIVE
+from ostler.ledger.base import Changes, JobView, Snapshot
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_MUTABLE: dict[type, list[str]] = {
+    kind: [field for field, hint in get_type_hints(kind).items() if get_origin(hint) in (list, dict)]
+    for kind in (
+        JobRecord,
+        JobProgress,
+        TaskRecord,
+        AttemptRecord,
+        WorkerRecord,
+        FeedRecord,
+        TokenRecord,
+        UsageRecord,
+        ReceiptRecord,
+    )
+}
+"""The fields of each kind of record that hold a list or a dict."""
+
+
+class MemoryLedger:
+    """Records are copied on their way in and out: what a caller does to its own changes nothing here."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, JobRecord] = {}
+        self._job_seqs: set[int] = set()
+        self._tasks: dict[str, TaskRecord] = {}
+        self._attempts: dict[str, AttemptRecord] = {}
+        self._workers: dict[str, WorkerRecord] = {}
+        self._feed: dict[int, FeedRecord] = {}
+        self._tokens: dict[str, TokenRecord] = {}
+        self._receipts: dict[str, ReceiptRecord] = {}
+        self._usage: dict[str, UsageRecord] = {}
+
+    def commit(self, changes: Changes) -> None:
+        self._refuse_contradictions(changes)
+        for job in changes.new_jobs:
+            self._jobs[job.id] = _own(job)
+            self._job_seqs.add(job.seq)
+        for progress in changes.progress:
+            self._advance(progress)
+        self._tasks.update((task.id, _own(task)) for task in changes.tasks)
+        self._attempts.update((attempt.attempt, _own(attempt)) for attempt in changes.attempts)
+        self._workers.update((worker.id, _own(worker)) for worker in changes.workers)
+        self._feed.update((line.seq, _own(line)) for line in changes.feed)
+        self._tokens.update((token.id, _own(token)) for token in changes.tokens)
+        self._receipts.update((receipt.key, _own(receipt)) for receipt in changes.receipts)
+        self._usage.update((used.user, _own(used)) for used in changes.usage)
+
+    def _refuse_contradictions(self, changes: Changes) -> None:
+        """Before anything is changed: what can fail here fails whole."""
+        new = {job.id for job in changes.new_jobs}
+        seqs = {job.seq for job in changes.new_jobs}
+        if len(new) < len(changes.new_jobs) or not new.isdisjoint(self._jobs):
+            raise LedgerError("a job id is there already")
+        if len(seqs) < len(changes.new_jobs) or not seqs.isdisjoint(self._job_seqs):
+            raise LedgerError("a job seq is there already")
+        if any(progress.id not in new and progress.id not in self._jobs for progress in changes.progress):
+            raise LedgerError("progress of a job that is not there")
+        if _moved(self._tasks, changes.tasks, lambda task: task.id, lambda task: (task.job_id, task.index)):
+            raise LedgerError("a task changed its owner")
+        if _moved(self._attempts, changes.attempts, lambda one: one.attempt, lambda one: (one.task_id, one.job_id)):
+            raise LedgerError("an attempt changed its owner")
+
+    def _advance(self, progress: JobProgress) -> None:
+        job, mine = self._jobs[progress.id], _own(progress)
+        for field in mine.__struct_fields__:
+            setattr(job, field, getattr(mine, field))
+
+    def load(self) -> Snapshot:
+        held = [attempt for attempt in self._attempts.values() if attempt.held]
+        busy_jobs, busy_tasks = {attempt.job_id for attempt in held}, {attempt.task_id for attempt in held}
+        kept = {job.id for job in self._jobs.values() if job.state in LIVE or job.id in busy_jobs}
+        return Snapshot(
+            jobs=[
+                msgspec.structs.replace(_own(job), spec=b"")
+                for job in sorted(self._jobs.values(), key=_seq)
+                if job.id in kept
+            ],
+            tasks=[
+                _own(task)
+                for task in sorted(self._tasks.values(), key=lambda task: (task.job_id, task.index, task.id))
+                if task.job_id in kept and (task.state in LIVE or task.id in busy_tasks)
+            ],
+            attempts=[_own(attempt) for attempt in held],
+            workers=[_own(worker) for worker in sorted(self._workers.values(), key=lambda worker: worker.id)],
+            tokens=[_own(token) for token in self._tokens.values() if token.revoked_at is None],
+            usage=[_own(used) for used in sorted(self._usage.values(), key=lambda used: used.user)],
+            last_job_seq=max(self._job_seqs, default=0),
+            last_feed_seq=max(self._feed, default=0),
+        )
+
+    def jobs(self, ids: Collection[str]) -> dict[str, JobRecord]:
+        return {id_: _own(self._jobs[id_]) for id_ in ids if id_ in self._jobs}
+
+    def specs(self, ids: Collection[str]) -> dict[str, bytes]:
+        return {id_: self._jobs[id_].spec for id_ in ids if id_ in self._jobs}
+
+    def tasks(self, ids: Collection[str]) -> dict[str, TaskRecord]:
+        return {id_: _own(self._tasks[id_]) for id_ in ids if id_ in self._tasks}
+
+    def tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[TaskRecord]:
+        found = [task for task in self._tasks.values() if task.job_id == job_id and task.index > after]
+        return _page(sorted(found, key=lambda task: (task.index, task.id)), limit)
+
+    def attempts_of(self, task_id: str) -> list[AttemptRecord]:
+        return [_own(attempt) for attempt in self._attempts.values() if attempt.task_id == task_id]
+
+    def list_jobs(
+        self, *, states: Sequence[str] = (), user: str = "", name: str = "", before: int | None = None, limit: int = 100
+    ) -> list[JobView]:
+        found = (
+            job
+            for job in sorted(self._jobs.values(), key=_seq, reverse=True)
+            if (not states or job.state in states)
+            and (not user or job.user == user)
+            and (not name or job.name == name)
+            and (before is None or job.seq < before)
+        )
+        return [JobView(job, self._single_task(job)) for job in _page(found, limit)]
+
+    def _single_task(self, job: JobRecord) -> TaskRecord | None:
+        task = self._tasks.get(job.id) if job.size == 0 else None
+        return task and _own(task)
+
+    def matching_ids(self, prefix: str, limit: int = 2, *, user: str = "") -> list[str]:
+        found = [job.id for job in self._jobs.values() if job.id.startswith(prefix) and user in ("", job.user)]
+        return sorted(found)[: max(limit, 0)]
+
+    def newest_named(self, name: str, *, user: str = "") -> str | None:
+        named = [job for job in self._jobs.values() if name and job.name == name and user in ("", job.user)]
+        return max(named, key=_seq).id if named else None
+
+    def feed(self, *, after: int, subject: str = "", limit: int = 1000) -> list[FeedRecord]:
+        found = [line for line in self._feed.values() if line.seq > after and (not subject or line.subject == subject)]
+        return _page(sorted(found, key=_seq), limit)
+
+    def receipt(self, key: str) -> ReceiptRecord | None:
+        receipt = self._receipts.get(key)
+        return receipt and _own(receipt)
+
+    def token_list(self) -> list[TokenRecord]:
+        return [_own(token) for token in self._tokens.values()]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def _seq(record: JobRecord | FeedRecord) -> int:
+    return record.seq
+
+
+def _moved(there: Mapping[str, T], new: Iterable[T], key: Callable[[T], str], owner: Callable[[T], object]) -> bool:
+    """Whether a record is written under the key of one that belongs elsewhere, there or among the new."""
+    owners: dict[str, object] = {}
+    for record in new:
+        old = there.get(key(record))
+        if owners.setdefault(key(record), owner(record if old is None else old)) != owner(record):
+            return True
+    return False
+
+
+def _page(records: Iterable[T], limit: int) -> list[T]:
+    return [_own(record) for record in islice(records, max(limit, 0))]
+
+
+def _own(record: T) -> T:
+    """A copy, down to the parts that can be changed in place; the rest of a record is immutable."""
+    mine = copy(record)
+    for field in _MUTABLE[type(record)]:
+        setattr(mine, field, copy(getattr(mine, field)))
+    return mine

@@ -1,0 +1,83 @@
+"""Records as rows of plain values, and back: a column for each field, under the field's name.
+
+A field that is no plain value becomes JSON text, so that a person with a database shell can read it.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from operator import attrgetter
+from typing import Any, Generic, TypeVar, get_type_hints
+
+import msgspec
+
+from ostler.domain.job import Terms
+from ostler.domain.records import (
+    AttemptRecord,
+    FeedRecord,
+    JobProgress,
+    JobRecord,
+    ReceiptRecord,
+    TaskRecord,
+    TokenRecord,
+    UsageRecord,
+    WorkerRecord,
+)
+from ostler.domain.resources import Request
+
+Row = Sequence[Any]
+R = TypeVar("R", bound=msgspec.Struct)
+
+_PLAIN = {str, int, float, bytes, str | None, int | None, float | None, bytes | None}
+# Frozen, and shared by many jobs: after a restart they share the object as well.
+_SHARED = {Request, Terms}
+# INDEX is a word of SQL.
+_OTHER_NAMES = {"index": "idx"}
+
+_encode = msgspec.json.Encoder().encode
+
+
+def text(value: object) -> str:
+    return _encode(value).decode()
+
+
+class Shape(Generic[R]):
+    """How the records of one kind lie in their table."""
+
+    def __init__(self, kind: type[R]) -> None:
+        hints = get_type_hints(kind)
+        self._kind = kind
+        self._fields = kind.__struct_fields__
+        self._values = attrgetter(*self._fields)
+        self._encoded = [at for at, field in enumerate(self._fields) if hints[field] not in _PLAIN | {bool}]
+        self._parsers = [(field, _parser(hints[field])) for field in self._fields if hints[field] not in _PLAIN]
+        self.columns = tuple(_OTHER_NAMES.get(field, field) for field in self._fields)
+
+    def row(self, record: R) -> Row:
+        values = list(self._values(record))
+        for at in self._encoded:
+            values[at] = text(values[at])
+        return values
+
+    def record(self, row: Row) -> R:
+        values = dict(zip(self._fields, row, strict=True))
+        for field, parse in self._parsers:
+            values[field] = parse(values[field])
+        return self._kind(**values)
+
+
+def _parser(hint: Any) -> Callable[[Any], Any]:
+    if hint is bool:
+        return bool
+    decode: Callable[[str], Any] = msgspec.json.Decoder(hint).decode
+    return lru_cache(maxsize=4096)(decode) if hint in _SHARED else decode
+
+
+JOB = Shape(JobRecord)
+PROGRESS = Shape(JobProgress)
+TASK = Shape(TaskRecord)
+ATTEMPT = Shape(AttemptRecord)
+WORKER = Shape(WorkerRecord)
+FEED = Shape(FeedRecord)
+TOKEN = Shape(TokenRecord)
+RECEIPT = Shape(ReceiptRecord)
+USAGE = Shape(UsageRecord)

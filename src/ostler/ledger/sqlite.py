@@ -1,0 +1,270 @@
+"""The ledger in one SQLite file: for a single hub, which is most fleets. Not for network filesystems."""
+
+import os
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+import apsw
+
+from ostler.domain.errors import LedgerError
+from ostler.domain.records import AttemptRecord, FeedRecord, JobRecord, ReceiptRecord, TaskRecord, TokenRecord
+from ostler.domain.states import LIVE, STATES
+from ostler.ledger import rows
+from ostler.ledger.base import Changes, JobView, Snapshot
+from ostler.ledger.sqlite_file import explained, open_reader, open_writer, refuse_faulty_library, take_lock
+
+T = TypeVar("T")
+
+
+def _insert(table: str, shape: rows.Shape[Any]) -> str:
+    return f"INSERT INTO {table} ({', '.join(shape.columns)}) VALUES ({', '.join('?' * len(shape.columns))})"
+
+
+def _upsert(table: str, shape: rows.Shape[Any], key: str, fixed: Sequence[str] = ()) -> str:
+    """A row written again keeps its place, and the indexes on what is fixed in it are not touched.
+
+    (REPLACE would write every index anew.) A row whose fixed part differs is not written: see _write.
+    """
+    changed = ", ".join(f"{name} = excluded.{name}" for name in shape.columns if name not in (key, *fixed))
+    same = " AND ".join(f"{name} = excluded.{name}" for name in fixed) or "true"
+    return f"{_insert(table, shape)} ON CONFLICT ({key}) DO UPDATE SET {changed} WHERE {same}"
+
+
+def _update(table: str, shape: rows.Shape[Any], key: str) -> str:
+    numbered = {name: f"?{number}" for number, name in enumerate(shape.columns, 1)}
+    where = numbered.pop(key)
+    return (
+        f"UPDATE {table} SET {', '.join(f'{name} = {value}' for name, value in numbered.items())} WHERE {key} = {where}"
+    )
+
+
+def _select(shape: rows.Shape[Any], table: str, **instead: str) -> str:
+    """`instead` says what stands in the place of a column that is not to be read."""
+    return f"SELECT {_columns(shape, **instead)} FROM {table}"
+
+
+def _columns(shape: rows.Shape[Any], of: str = "", **instead: str) -> str:
+    return ", ".join(instead.get(name, of + name) for name in shape.columns)
+
+
+_INSERT_JOB = _insert("jobs", rows.JOB)
+_UPDATE_JOB = _update("jobs", rows.PROGRESS, "id")
+_UPSERT_TASK = _upsert("tasks", rows.TASK, "id", fixed=("job_id", "idx"))
+_UPSERT_ATTEMPT = _upsert("attempts", rows.ATTEMPT, "attempt", fixed=("task_id", "job_id"))
+_UPSERT_WORKER = _upsert("workers", rows.WORKER, "id")
+_UPSERT_FEED = _upsert("feed", rows.FEED, "seq")
+_UPSERT_TOKEN = _upsert("tokens", rows.TOKEN, "id")
+_UPSERT_RECEIPT = _upsert("receipts", rows.RECEIPT, "key")
+_UPSERT_USAGE = _upsert("usage", rows.USAGE, "user")
+
+# Word for word the condition of the index tasks_live: only then can SQLite use it.
+_LIVE = f"state IN ({', '.join(repr(state) for state in LIVE)})"
+_KEPT_JOBS = f"{_LIVE} OR id IN (SELECT job_id FROM attempts WHERE held = 1)"
+_NO_SPEC = _select(rows.JOB, "jobs", spec="x''")
+_LOAD_JOBS = f"{_NO_SPEC} WHERE {_KEPT_JOBS} ORDER BY seq"
+_LOAD_TASKS = f"""
+    {_select(rows.TASK, "tasks")} WHERE n IN (
+        SELECT n FROM tasks INDEXED BY tasks_live WHERE {_LIVE}
+        UNION SELECT n FROM tasks WHERE id IN (SELECT task_id FROM attempts WHERE held = 1)
+    ) AND job_id IN (SELECT id FROM jobs WHERE {_KEPT_JOBS}) ORDER BY job_id, idx, id
+"""
+_LOAD_ATTEMPTS = f"{_select(rows.ATTEMPT, 'attempts')} WHERE held = 1 ORDER BY n"
+_LOAD_WORKERS = f"{_select(rows.WORKER, 'workers')} ORDER BY id"
+_LOAD_USAGE = f"{_select(rows.USAGE, 'usage')} ORDER BY user"
+_LOAD_TOKENS = f"{_select(rows.TOKEN, 'tokens')} WHERE revoked_at IS NULL ORDER BY n"
+
+_ANY_OF = "IN (SELECT value FROM json_each(?))"
+_JOBS = f"{_select(rows.JOB, 'jobs')} WHERE id {_ANY_OF}"
+_SPECS = f"SELECT id, spec FROM jobs WHERE id {_ANY_OF}"
+_TASKS = f"{_select(rows.TASK, 'tasks')} WHERE id {_ANY_OF}"
+_TASKS_OF = f"{_select(rows.TASK, 'tasks')} WHERE job_id = ? AND idx > ? ORDER BY idx, id LIMIT ?"
+_ATTEMPTS_OF = f"{_select(rows.ATTEMPT, 'attempts')} WHERE task_id = ? ORDER BY n"
+_LIST = f"""
+    SELECT {_columns(rows.JOB, "j.")}, {_columns(rows.TASK, "t.")}
+    FROM jobs j LEFT JOIN tasks t ON t.id = j.id AND j.size = 0
+    WHERE j.seq IN ({{}}) ORDER BY j.seq DESC LIMIT ?
+"""
+_MATCHING = "SELECT id FROM jobs WHERE id >= ? AND id < ? AND (? = '' OR user = ?) ORDER BY id LIMIT ?"
+_NEWEST_NAMED = "SELECT id FROM jobs WHERE name = ? AND name <> '' AND (? = '' OR user = ?) ORDER BY seq DESC LIMIT 1"
+_FEED = f"{_select(rows.FEED, 'feed')} WHERE seq > ? ORDER BY seq LIMIT ?"
+_FEED_OF = f"{_select(rows.FEED, 'feed')} WHERE subject = ? AND seq > ? ORDER BY seq LIMIT ?"
+_RECEIPT = f"{_select(rows.RECEIPT, 'receipts')} WHERE key = ?"
+_TOKENS = f"{_select(rows.TOKEN, 'tokens')} ORDER BY n"
+
+_LAST_CHARACTER = "\U0010ffff"
+_NO_BOUND = 2**63 - 1
+
+
+class SqliteLedger:
+    """One connection writes and another reads, each behind its lock: a thread may read while the writer writes."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        # Resolved, so that two names of one file meet at one lock.
+        self._path = Path(path).resolve()
+        self._writing = Lock()
+        self._reading = Lock()
+        refuse_faulty_library(apsw.sqlite_lib_version())
+        with ExitStack() as opened, explained(self._path):
+            opened.callback(os.close, take_lock(self._path))
+            self._writer = open_writer(self._path)
+            opened.callback(self._writer.close)
+            self._reader = open_reader(self._path)
+            # Closed in the reverse order: the writer, as the last connection, folds the log into the file.
+            opened.callback(self._reader.close)
+            self._opened = opened.pop_all()
+
+    def close(self) -> None:
+        with self._reading, self._writing, explained(self._path):
+            self._opened.close()
+
+    def commit(self, changes: Changes) -> None:
+        if not changes:
+            return
+        with self._writing, explained(self._path), self._transaction() as db:
+            for sql, shape, records in _statements(changes):
+                if records:
+                    self._write(db, sql, shape, records)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[apsw.Connection]:
+        db = self._writer
+        # IMMEDIATE: a transaction that begins as a reader cannot wait for the lock when it comes to write.
+        db.execute("BEGIN IMMEDIATE")
+        try:
+            yield db
+            db.execute("COMMIT")
+        except BaseException:
+            # A full disk or a failed write may have rolled back already.
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            raise
+
+    def _write(self, db: apsw.Connection, sql: str, shape: rows.Shape[Any], records: Sequence[Any]) -> None:
+        before = db.total_changes()
+        db.executemany(sql, map(shape.row, records))
+        # A statement that finds nothing to write is no error to SQLite; here it would be a change that got lost.
+        if db.total_changes() - before != len(records):
+            raise LedgerError(
+                f"the ledger {self._path}: progress of a job that is not there, or a task or an attempt that changed "
+                "its owner. This is a fault of the hub: report it"
+            )
+
+    def load(self) -> Snapshot:
+        with self._reads() as db:
+            # One transaction, so that all parts show the same moment.
+            db.execute("BEGIN")
+            try:
+                return Snapshot(
+                    jobs=[rows.JOB.record(row) for row in db.execute(_LOAD_JOBS)],
+                    tasks=[rows.TASK.record(row) for row in db.execute(_LOAD_TASKS)],
+                    attempts=[rows.ATTEMPT.record(row) for row in db.execute(_LOAD_ATTEMPTS)],
+                    workers=[rows.WORKER.record(row) for row in db.execute(_LOAD_WORKERS)],
+                    tokens=[rows.TOKEN.record(row) for row in db.execute(_LOAD_TOKENS)],
+                    usage=[rows.USAGE.record(row) for row in db.execute(_LOAD_USAGE)],
+                    last_job_seq=db.execute("SELECT coalesce(max(seq), 0) FROM jobs").get,
+                    last_feed_seq=db.execute("SELECT coalesce(max(seq), 0) FROM feed").get,
+                )
+            finally:
+                if db.in_transaction:
+                    db.execute("COMMIT")
+
+    def jobs(self, ids: Collection[str]) -> dict[str, JobRecord]:
+        return {job.id: job for job in self._all(rows.JOB.record, _JOBS, ids)}
+
+    def specs(self, ids: Collection[str]) -> dict[str, bytes]:
+        return dict(self._all(_pair, _SPECS, ids))
+
+    def tasks(self, ids: Collection[str]) -> dict[str, TaskRecord]:
+        return {task.id: task for task in self._all(rows.TASK.record, _TASKS, ids)}
+
+    def tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[TaskRecord]:
+        return self._all(rows.TASK.record, _TASKS_OF, job_id, after, max(limit, 0))
+
+    def attempts_of(self, task_id: str) -> list[AttemptRecord]:
+        return self._all(rows.ATTEMPT.record, _ATTEMPTS_OF, task_id)
+
+    def list_jobs(
+        self, *, states: Sequence[str] = (), user: str = "", name: str = "", before: int | None = None, limit: int = 100
+    ) -> list[JobView]:
+        limit = max(limit, 0)
+        page, values = _page(states, user, name, _NO_BOUND if before is None else before, limit)
+        return self._all(_view, _LIST.format(page), *values, limit)
+
+    def matching_ids(self, prefix: str, limit: int = 2, *, user: str = "") -> list[str]:
+        # A range instead of LIKE: it uses the index, tells cases apart, and has no special characters.
+        return self._all(_first, _MATCHING, prefix, prefix + _LAST_CHARACTER, user, user, max(limit, 0))
+
+    def newest_named(self, name: str, *, user: str = "") -> str | None:
+        return next(iter(self._all(_first, _NEWEST_NAMED, name, user, user)), None)
+
+    def feed(self, *, after: int, subject: str = "", limit: int = 1000) -> list[FeedRecord]:
+        if subject:
+            return self._all(rows.FEED.record, _FEED_OF, subject, after, max(limit, 0))
+        return self._all(rows.FEED.record, _FEED, after, max(limit, 0))
+
+    def receipt(self, key: str) -> ReceiptRecord | None:
+        return next(iter(self._all(rows.RECEIPT.record, _RECEIPT, key)), None)
+
+    def token_list(self) -> list[TokenRecord]:
+        return self._all(rows.TOKEN.record, _TOKENS)
+
+    @contextmanager
+    def _reads(self) -> Iterator[apsw.Connection]:
+        with self._reading, explained(self._path):
+            yield self._reader
+
+    def _all(self, build: Callable[[rows.Row], T], sql: str, *values: str | int | Collection[str]) -> list[T]:
+        # Read to the end inside the lock: a statement left half read would keep the log from being reset.
+        with self._reads() as db:
+            bound = [value if isinstance(value, str | int) else rows.text(list(value)) for value in values]
+            return [build(row) for row in db.execute(sql, bound)]
+
+
+def _statements(changes: Changes) -> tuple[tuple[str, rows.Shape[Any], Sequence[Any]], ...]:
+    return (
+        (_INSERT_JOB, rows.JOB, changes.new_jobs),
+        (_UPDATE_JOB, rows.PROGRESS, changes.progress),
+        (_UPSERT_TASK, rows.TASK, changes.tasks),
+        (_UPSERT_ATTEMPT, rows.ATTEMPT, changes.attempts),
+        (_UPSERT_WORKER, rows.WORKER, changes.workers),
+        (_UPSERT_FEED, rows.FEED, changes.feed),
+        (_UPSERT_TOKEN, rows.TOKEN, changes.tokens),
+        (_UPSERT_RECEIPT, rows.RECEIPT, changes.receipts),
+        (_UPSERT_USAGE, rows.USAGE, changes.usage),
+    )
+
+
+def _page(states: Sequence[str], user: str, name: str, before: int, limit: int) -> tuple[str, list[Any]]:
+    """A query for the seqs of one page. However long the history, it reads about `limit` index entries per state.
+
+    One branch per state, because SQLite walks (state, seq) backwards for one state but would sort for several.
+    """
+    branches: list[tuple[str, list[Any]]]
+    if name and user:
+        # Few jobs share a name. The plus signs keep SQLite from choosing another index.
+        branches = [(f"name = ? AND name <> '' AND +user = ? AND +state {_ANY_OF}", [name, user, states or STATES])]
+    elif name:
+        branches = [(f"name = ? AND name <> '' AND +state {_ANY_OF}", [name, states or STATES])]
+    elif user:
+        branches = [("user = ? AND state = ?", [user, state]) for state in states or STATES]
+    else:
+        branches = [("state = ?", [state]) for state in states] or [("true", [])]
+    branch = "SELECT seq FROM (SELECT seq FROM jobs WHERE {} AND seq < ? ORDER BY seq DESC LIMIT ?)"
+    sql = " UNION ALL ".join(branch.format(condition) for condition, _ in branches)
+    return sql, [value for _, values in branches for value in (*values, before, limit)]
+
+
+def _view(row: rows.Row) -> JobView:
+    split = len(rows.JOB.columns)
+    return JobView(rows.JOB.record(row[:split]), None if row[split] is None else rows.TASK.record(row[split:]))
+
+
+def _first(row: rows.Row) -> Any:
+    return row[0]
+
+
+def _pair(row: rows.Row) -> tuple[str, bytes]:
+    return row[0], row[1]

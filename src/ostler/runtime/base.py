@@ -1,0 +1,97 @@
+"""The seam between a worker and the processes on its machine."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+
+class Launch(msgspec.Struct, kw_only=True):
+    """Everything needed to start one attempt of a task as a process."""
+
+    attempt: str
+    task_id: str
+    argv: list[str]
+    env: dict[str, str]
+    files: dict[str, bytes] = {}
+    """Written into the attempt's folder before the start, by plain file name."""
+    deadline_s: float = 0.0
+    """Stopped by the runtime itself after this long, hub or no hub. 0: never."""
+    lease_s: float = 0.0
+    """Stopped by the runtime itself when contact was not renewed for this long. 0: never."""
+    grace_s: float = 10.0
+    warm: str = ""
+    """A key, for `argv` that calls a function by `ostler.task.call`: it may run in an interpreter that has run others
+    of the same key, which stands for the environment and the user. "": in a process of its own."""
+    after: list[str] = []
+    """Held back until these attempts, as far as they are held, have ended; then started by the runtime itself, at once.
+    For the next task of a busy slot: nobody has to be asked between the two."""
+
+
+class Held(msgspec.Struct, kw_only=True):
+    """One attempt that the runtime holds: running, or ended and not yet forgotten."""
+
+    attempt: str
+    task_id: str
+    started_at: float
+    """0 while it waits for those that it comes after."""
+    ended: "Ended | None" = None
+
+
+class Ended(msgspec.Struct, kw_only=True):
+    """How an attempt ended; told only when every process of it is gone."""
+
+    attempt: str
+    task_id: str
+    exit_code: int
+    """The process's own; 128 + n for signal n; 126 or 127 when it could not be started."""
+    error: str = ""
+    stopped: str = ""
+    """The reason given to `stop`, where that is what ended it; of the runtime's own, `max_runtime` for a deadline and
+    `lost contact` for a lease."""
+    finished_at: float = 0.0
+    result: str = ""
+    """What the function left, in base64, where that is small and came with the end. If not, it is in its file."""
+
+
+class Runtime(Protocol):
+    """Runs tasks. A start of the runtime takes back what an earlier worker process left running."""
+
+    async def open(self) -> list[Held]:
+        """Everything that is held. An end that shows here is not told by `ends` again."""
+        ...
+
+    async def launch(self, launch: Launch) -> None:
+        """Start it; a second launch of the same attempt does nothing. A start that fails shows as Ended.
+
+        ValueError for an attempt id or a file name that could lead out of the attempt's folder.
+        """
+        ...
+
+    async def stop(self, attempt: str, reason: str, grace_s: float) -> None:
+        """SIGTERM to the whole tree now, SIGKILL after the grace. Unknown attempts are ignored."""
+        ...
+
+    async def renew(self, age_s: float) -> None:
+        """The hub was in contact that long ago: leases count from there."""
+        ...
+
+    async def forget(self, attempt: str) -> None:
+        """The end has been acknowledged: drop the record. The log stays until it is pruned.
+
+        The folder of a task that printed nothing and left nothing is pruned at once.
+        """
+        ...
+
+    def ends(self) -> AsyncIterator[Ended]:
+        """Every end, once, as it happens."""
+        ...
+
+    def folder(self, attempt: str) -> Path:
+        """Where the attempt's files are: `log` (its output, stdout and stderr) and what it wrote."""
+        ...
+
+    async def close(self, *, stop_tasks: bool) -> None:
+        """Leave. With `stop_tasks` the processes are stopped too; without, they go on and can be taken back."""
+        ...

@@ -1,0 +1,123 @@
+"""What the supervisor must still know after it was killed: one file, one line for each thing that happened.
+
+A start is written before the process exists, so anything that may run is found again, and an attempt that is not in
+the journal was never started and may be launched safely. An end is written before it is told.
+
+Written without waiting for the disk: a supervisor that is killed loses nothing, and when the whole machine goes down
+its tasks go with it. Standard library only: the supervisor imports this.
+"""
+
+import json
+import os
+import sys
+from typing import Any
+
+from ostler.runtime.frames import pack, quote
+
+MAX_BYTES = 4 * 1024 * 1024
+
+
+class Journal:
+    def __init__(self, path: str, boot: str) -> None:
+        self.starts: dict[str, dict[str, Any]] = {}
+        """Attempts without an end, as last written."""
+        self.ends: dict[str, dict[str, Any]] = {}
+        """Ends that have not been forgotten."""
+        self._path = path
+        self._boot = boot
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._room = 0
+        self._lines: list[str] = []
+        self._read()
+        self._rewrite()
+
+    def starting(self, attempt: str, task_id: str, at: float, *, flush: bool = True) -> None:
+        """On the disk when this returns: the process comes next. Without `flush` the caller sees to that."""
+        self.starts[attempt] = {"task_id": task_id, "started_at": at, "boot": self._boot}
+        self._lines.append(
+            f'{{"start":"{attempt}","task_id":{quote(task_id)},"started_at":{at!r},"boot":{quote(self._boot)}}}'
+        )
+        if flush:
+            self.flush()
+
+    def started(self, attempt: str, pid: int, ticks: int) -> None:
+        """Helps to find it; it would be found without, by its environment. So this can wait for the next write."""
+        self.starts[attempt].update(pid=pid, ticks=ticks)
+        self._lines.append(f'{{"start":"{attempt}","pid":{pid},"ticks":{ticks}}}')
+
+    def ended(self, attempt: str, end: dict[str, Any], text: str) -> None:
+        """`text` is the end, encoded. The caller flushes before it tells anyone."""
+        self.starts.pop(attempt, None)
+        self.ends[attempt] = end
+        self._lines.append(f'{{"end":"{attempt}","how":{text}}}')
+
+    def dropped(self, name: str) -> None:
+        """Started, and gone without an end that anybody waits for."""
+        if self.starts.pop(name, None) is not None:
+            self._lines.append(f'{{"forget":"{name}"}}')
+
+    def forgotten(self, attempt: str) -> None:
+        if self.ends.pop(attempt, None) is not None:
+            self._lines.append(f'{{"forget":"{attempt}"}}')
+
+    @property
+    def waits(self) -> bool:
+        """Whether something has not been written yet."""
+        return bool(self._lines)
+
+    def flush(self) -> None:
+        if not self._lines:
+            return
+        self._lines.append("")
+        text = "\n".join(self._lines).encode()
+        self._lines.clear()
+        try:
+            if os.write(self._file, text) != len(text):
+                os.write(self._file, b"\n")  # the disk is full: what follows must not be read as part of this line
+        except OSError as error:
+            self._complain(error)
+        self._room -= len(text)
+        if self._room < 0:
+            self._rewrite()
+
+    def _read(self) -> None:
+        with open(self._path, "rb") as file:
+            lines = file.read().split(b"\n")
+        for text in lines:
+            try:
+                self._replay(json.loads(text))
+            except (ValueError, TypeError, KeyError, AttributeError):
+                continue  # torn: the disk was full, or the machine went down while it was written
+
+    def _replay(self, line: dict[str, Any]) -> None:
+        if attempt := line.pop("start", None):
+            self.starts.setdefault(attempt, {}).update(line)
+        elif attempt := line.get("end"):
+            self.ends[attempt] = line["how"]
+            self.starts.pop(attempt, None)
+        else:
+            self.ends.pop(line["forget"], None)
+            self.starts.pop(line["forget"], None)
+
+    def _rewrite(self) -> None:
+        """Begin anew with what still matters; the old file stays until the new one is whole."""
+        lines: list[dict[str, Any]] = [{"start": attempt, **start} for attempt, start in self.starts.items()]
+        lines += [{"end": attempt, "how": end} for attempt, end in self.ends.items()]
+        text = b"".join(map(pack, lines))
+        # Room for as much again, so that a long list of ends is not written over and over.
+        self._room = max(MAX_BYTES, len(text))
+        temporary = f"{self._path}.new"
+        try:
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                file.write(text)
+            os.rename(temporary, self._path)
+            new = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        except OSError as error:
+            self._complain(error)
+            return
+        os.close(self._file)
+        self._file = new
+
+    def _complain(self, error: OSError) -> None:
+        # A full disk must not stop a task or hide its end; only a supervisor that follows this one will miss it.
+        print(f"the journal could not be written: {error}", file=sys.stderr, flush=True)

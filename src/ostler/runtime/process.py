@@ -1,0 +1,268 @@
+"""Tasks as processes of this machine, kept by a supervisor that outlives the worker."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ostler.runtime import attempts
+from ostler.runtime.base import Ended, Held, Launch
+from ostler.runtime.keeper import UNKNOWN_EXIT
+from ostler.runtime.link import Link, SupervisorUnreachable, gone, reach
+from ostler.runtime.prune import prune
+from ostler.runtime.spawn import NOT_EXECUTABLE
+from ostler.runtime.supervisor import ATTEMPTS
+
+ANSWER_S = 30.0
+LEAVING_S = 15.0
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 5.0
+
+
+class Replaced(Exception):
+    """Another worker process has taken this folder's supervisor: this one stops."""
+
+
+class _Said(msgspec.Struct):
+    """Anything that the supervisor says."""
+
+    kind: str = msgspec.field(name="is")
+    held: list[Held] = []
+    end: Ended | None = None
+    attempt: str = ""
+    error: str = ""
+
+
+class _Live(msgspec.Struct):
+    """An attempt whose end has not been told."""
+
+    task_id: str
+    grace_s: float = 0.0
+    order: dict[str, Any] | None = None
+    """How to launch it; None if an earlier worker process did."""
+    stop: dict[str, Any] | None = None
+
+
+_decode = msgspec.json.Decoder(_Said).decode
+_log = logging.getLogger(__name__)
+
+
+class ProcessRuntime:
+    """Runs tasks through the supervisor of `folder`.
+
+    What should be is kept here, what is is asked from the supervisor after every connect, and the difference is
+    sent: a lost line, a lost connection and a killed supervisor are one case.
+    """
+
+    def __init__(self, folder: Path, *, idle_exit_s: float = 60.0) -> None:
+        self._folder = folder.absolute()
+        self._attempts = self._folder / ATTEMPTS
+        self._idle_exit_s = idle_exit_s
+        self._live: dict[str, _Live] = {}
+        self._unforgotten: set[str] = set()
+        self._ends: asyncio.Queue[Ended | Replaced | None] = asyncio.Queue()
+        self._link: Link | None = None
+        """Set while orders can be sent: connected, and the difference has been sent."""
+        self._greeting: tuple[Link, asyncio.Future[list[Held]]] | None = None
+        self._connecting: asyncio.Task[None] | None = None
+        self._opened = False
+        self._closed = False
+
+    async def open(self) -> list[Held]:
+        """Find or start the supervisor; everything it holds. An end that shows here is not told by `ends` again."""
+        give_up_at = time.monotonic() + ANSWER_S
+        while True:
+            try:
+                return await self._connect()
+            except ConnectionError:
+                # It was just leaving, or was killed while we spoke: the next one knows all that it knew.
+                if time.monotonic() > give_up_at:
+                    raise
+
+    async def launch(self, launch: Launch) -> None:
+        name = launch.attempt
+        folder = self.folder(name)
+        if name in self._live or name in self._unforgotten:
+            return
+        if launch.files:
+            _write_files(folder, launch.files)
+        order = {
+            "do": "launch",
+            "attempt": name,
+            "task_id": launch.task_id,
+            "argv": launch.argv,
+            "env": launch.env,
+            "deadline_s": launch.deadline_s,
+            "lease_s": launch.lease_s,
+            "grace_s": launch.grace_s,
+            "after": launch.after,
+            "warm": launch.warm,
+        }
+        self._live[name] = _Live(launch.task_id, launch.grace_s, order)
+        self._send(order)
+
+    async def stop(self, attempt: str, reason: str, grace_s: float) -> None:
+        live = self._live.get(attempt)
+        if live is not None:
+            live.stop = {"do": "stop", "attempt": attempt, "reason": reason, "grace_s": grace_s}
+            self._send(live.stop)
+
+    async def renew(self, age_s: float) -> None:
+        self._send({"do": "renew", "age_s": age_s})
+
+    async def forget(self, attempt: str) -> None:
+        if attempt in self._live:
+            raise ValueError(f"attempt {attempt} has not ended, so it cannot be forgotten")
+        if attempt in self._unforgotten:
+            self._unforgotten.discard(attempt)
+            self._send({"do": "forget", "attempt": attempt})
+
+    async def ends(self) -> AsyncIterator[Ended]:
+        while (end := await self._ends.get()) is not None:
+            if isinstance(end, Exception):
+                raise end
+            yield end
+
+    def folder(self, attempt: str) -> Path:
+        if not attempts.is_attempt_name(attempt):
+            raise ValueError(f"not an attempt id: {attempt!r}")
+        return self._attempts / attempt
+
+    async def close(self, *, stop_tasks: bool) -> None:
+        if stop_tasks and self._connecting is not None:
+            # The supervisor was just lost: the next one finds its tasks, and can be told to leave.
+            await asyncio.wait({self._connecting}, timeout=ANSWER_S)
+        self._closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        link, self._link = self._link, None
+        if link is not None:
+            if stop_tasks:
+                link.send({"do": "shutdown", "reason": "shutdown"})
+                longest_s = max((live.grace_s for live in self._live.values()), default=0.0)
+                await gone(link, longest_s + LEAVING_S)
+            link.close()
+            await gone(link, LEAVING_S)
+        self._ends.put_nowait(None)
+
+    async def prune(self, *, keep_bytes: int, keep_age_s: float) -> int:
+        """Bound what forgotten attempts take on the disk; how many bytes were freed."""
+        held = {*self._live, *self._unforgotten}
+        return await asyncio.to_thread(prune, self._attempts, held, keep_bytes, keep_age_s, time.time())
+
+    def _send(self, order: dict[str, Any]) -> None:
+        # Without a link it is not lost: the next connect sends the difference.
+        if self._link is not None:
+            self._link.send(order)
+
+    async def _connect(self) -> list[Held]:
+        link = await reach(self._folder, self._idle_exit_s, lambda: Link(self._heard, self._lost))
+        answer: asyncio.Future[list[Held]] = asyncio.get_running_loop().create_future()
+        self._greeting = (link, answer)
+        link.send({"do": "list"})
+        try:
+            return await asyncio.wait_for(answer, ANSWER_S)
+        except TimeoutError as error:
+            raise SupervisorUnreachable(f"the supervisor of {self._folder} does not answer") from error
+        finally:
+            self._greeting = None
+            if link is not self._link:
+                link.close()
+
+    async def _reconnect(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._closed:
+            try:
+                await self._connect()
+                return
+            except (SupervisorUnreachable, OSError) as error:
+                _log.warning("no supervisor, trying again in %.2f s: %s", pause_s, error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _heard(self, line: bytes) -> None:
+        said = _decode(line)
+        if said.kind == "ended" and said.end is not None:
+            self._tell(said.end)
+        elif said.kind == "held" and self._greeting is not None:
+            # Here and now, not when `_connect` wakes up: the next line may be the end of one of these.
+            self._link, answer = self._greeting
+            self._take_back(said.held)
+            if not answer.done():
+                answer.set_result(said.held)
+        elif said.kind == "replaced":
+            self._closed = True
+            replaced = Replaced(f"another worker process uses the supervisor of {self._folder}")
+            self._ends.put_nowait(replaced)
+            if self._greeting is not None and not self._greeting[1].done():
+                self._greeting[1].set_exception(replaced)
+        elif said.kind == "refused":
+            _log.error("the supervisor refused an order: %s", said.error)
+            self._tell(Ended(attempt=said.attempt, task_id="", exit_code=NOT_EXECUTABLE, error=said.error))
+
+    def _take_back(self, held: list[Held]) -> None:
+        if self._opened:
+            self._send_difference({one.attempt: one for one in held})
+            return
+        self._opened = True
+        for one in held:
+            if one.ended is None:
+                self._live[one.attempt] = _Live(one.task_id)
+            else:
+                self._unforgotten.add(one.attempt)
+
+    def _send_difference(self, held: dict[str, Held]) -> None:
+        for name, one in held.items():
+            if one.ended is not None and name not in self._live and name not in self._unforgotten:
+                self._send({"do": "forget", "attempt": name})
+        for name, live in list(self._live.items()):
+            one_held = held.get(name)
+            if one_held is not None and one_held.ended is not None:
+                self._tell(one_held.ended)
+                continue
+            if one_held is None and live.order is None:
+                error = "the supervisor lost its records"
+                self._tell(Ended(attempt=name, task_id="", exit_code=UNKNOWN_EXIT, error=error))
+                continue
+            if one_held is None and live.order is not None:
+                # Nothing of it is on the disk, so it was never started.
+                self._send(live.order)
+            if live.stop is not None:
+                self._send(live.stop)
+
+    def _tell(self, end: Ended) -> None:
+        live = self._live.pop(end.attempt, None)
+        if live is not None:
+            end.task_id = live.task_id
+            end.finished_at = end.finished_at or time.time()
+            self._unforgotten.add(end.attempt)
+            self._ends.put_nowait(end)
+
+    def _lost(self, link: Link) -> None:
+        if self._greeting is not None and self._greeting[0] is link and not self._greeting[1].done():
+            self._greeting[1].set_exception(ConnectionResetError("the supervisor hung up"))
+        if link is self._link:
+            self._link = None
+            if not self._closed:
+                self._connecting = asyncio.get_running_loop().create_task(self._reconnect())
+                self._connecting.add_done_callback(self._connected)
+
+    def _connected(self, task: asyncio.Task[None]) -> None:
+        self._connecting = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("the way back to the supervisor failed", exc_info=error)
+
+
+def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+    wrong = [name for name in files if not attempts.is_file_name(name)]
+    if wrong:
+        raise ValueError(f"not a plain file name: {wrong[0]!r}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for name, content in files.items():
+        with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(content)

@@ -1,0 +1,132 @@
+"""Seeded runs of the whole world. A failure prints the seed that repeats it: `python -m ostler.sim.campaign --seed
+N`."""
+
+import argparse
+import random
+import sys
+import time
+from functools import partial
+
+from ostler.core.check import InvariantBroken
+from ostler.core.match import never_offered
+from ostler.domain.errors import IllegalMove
+from ostler.domain.job import JobSpec
+from ostler.domain.states import TERMINAL
+from ostler.domain.worker import Capabilities
+from ostler.sim.faults import drawn
+from ostler.sim.world import Violation, World
+
+CALM_S = 8 * 3600.0
+
+
+def random_machines(rng: random.Random, count: int) -> list[tuple[Capabilities, int]]:
+    def machine() -> tuple[Capabilities, int]:
+        cores = rng.choice((2, 4, 16))
+        backend = rng.choice(("cpu", "nvidia", "nvidia", "metal"))
+        gpus = {"cpu": 0, "nvidia": rng.choice((1, 2, 8)), "metal": 1}[backend]
+        offer = Capabilities(
+            gpu_backend=backend,
+            gpu_count=gpus,
+            gpu_type=rng.choice(("A100", "L4")) if backend == "nvidia" else "",
+            vram_gb=24.0 * gpus,
+            cpu_count=cores,
+            memory_gb=rng.choice((8.0, 64.0)),
+        )
+        return offer, cores
+
+    return [machine() for _ in range(count)]
+
+
+def random_job(rng: random.Random, number: int) -> tuple[JobSpec, float]:
+    kind = rng.random()
+    gang = rng.random() < 0.15
+    spec = JobSpec(
+        id=f"j{number}",
+        command=["true"],
+        user_id=rng.choice(("ann", "bob", "eve")),
+        job_tier=rng.choice(("data_processing", "evaluation", "training")),
+        priority=rng.choice((0, 0, 0, 5)),
+        gpu_count=rng.choice((0, 1, 2)) if kind < 0.6 else 0,
+        min_vram_gb=rng.choice((0.0, 6.0)) if kind > 0.8 else 0.0,
+        min_cpu_cores=rng.choice((0.0, 1.0, 2.0)),
+        min_memory_gb=rng.choice((0.0, 1.0, 4.0)),
+        array=0 if gang else rng.choice((0, 0, 0, 0, 5)),
+        node_count=rng.choice((2, 3)) if gang else 1,
+        preemptible=rng.random() < 0.3,
+        on_lost_contact=rng.choice(("continue", "continue", "stop")),
+        depends_on=[f"j{rng.randrange(number)}"] if number and rng.random() < 0.1 else [],
+        max_retries=rng.choice((0, 0, 2)),
+        max_attempts=rng.choice((0, 3, 3)),
+        max_runtime_hours=rng.choice((0.0, 0.0, 0.25)),
+        scheduling_timeout_seconds=rng.choice((0.0, 0.0, 30.0, 3600.0)),
+    )
+    return spec, rng.choice((0.1, 3.0, 30.0, 700.0, 1500.0))
+
+
+def run_seed(seed: int, *, machines: int = 6, jobs: int = 60, horizon_s: float = 3000.0, check_every: int = 1) -> World:
+    """One world from start to calm end; raises on the first violation."""
+    rng = random.Random(f"workload {seed}")
+    world = World(seed, random_machines(rng, machines), drawn(rng))
+    world.check_every = check_every
+    for number in range(jobs):
+        spec, duration = random_job(rng, number)
+        world.at(rng.uniform(0, horizon_s * 0.7), partial(world.submit, spec, duration))
+        if rng.random() < 0.2:
+            world.at(rng.uniform(0, horizon_s), partial(cancel_known, world, spec.id))
+        if rng.random() < 0.15:
+            world.at(rng.uniform(0, horizon_s), partial(world.requeue, spec.id))
+    world.run(horizon_s)
+    world.calm()
+    left = [""]
+    while left and world.now < horizon_s + CALM_S:
+        world.run(world.now + 600.0)
+        left = [line for line in world.unfinished() if can_run_somewhere(world, line.partition(":")[0])]
+    if left:
+        raise Violation(f"still not ended after {CALM_S / 3600:.0f} calm hours: {left[:5]}")
+    return world
+
+
+def cancel_known(world: World, job_id: str) -> None:
+    if job_id in world.acknowledged:
+        world.cancel(job_id)
+
+
+def can_run_somewhere(world: World, job_id: str) -> bool:
+    """It fits the fleet, and so does what it waits for."""
+    record = world.ledger.jobs([job_id])[job_id]
+    if record.state in TERMINAL:
+        return True
+    if not all(can_run_somewhere(world, name) for name in record.blocked_on):
+        return False
+    request = record.request
+    able = sum(not never_offered(request, m.name, m.capabilities.offer()) for m in world.machines)
+    return able >= request.nodes
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="Run the simulator over many seeds.")
+    parser.add_argument("--seed", type=int, help="one seed only")
+    parser.add_argument("--seeds", type=int, default=200, help="how many")
+    parser.add_argument("--start", type=int, default=0, help="the first of them")
+    parser.add_argument("--machines", type=int, default=6)
+    parser.add_argument("--jobs", type=int, default=60)
+    options = parser.parse_args(argv)
+    seeds = [options.seed] if options.seed is not None else range(options.start, options.start + options.seeds)
+    events, begun = 0, time.monotonic()
+    for seed in seeds:
+        try:
+            events += run_seed(seed, machines=options.machines, jobs=options.jobs).events
+        except (Violation, InvariantBroken, IllegalMove, AssertionError) as error:
+            print(f"seed {seed}: {type(error).__name__}: {error}")
+            size = f"--machines {options.machines} --jobs {options.jobs}"
+            print(f"repeat it with: python -m ostler.sim.campaign --seed {seed} {size}")
+            if options.seed is not None:
+                raise
+            return 1
+    spent = time.monotonic() - begun
+    print(f"{len(seeds)} seeds, {events} events, {events / spent:.0f} events/s, no violation")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

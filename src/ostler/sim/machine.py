@@ -1,0 +1,173 @@
+"""A model worker: it keeps the worker's side of the protocol and lets virtual time run its tasks."""
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ostler.core.effects import Acknowledge, AssignTask, CancelTask, CloseSession, Effect
+from ostler.core.events import Event, TaskAccepted, TaskEnded, WorkerBeat, WorkerRegistered
+from ostler.domain.worker import ActiveTask, Capabilities, Slots
+
+if TYPE_CHECKING:
+    from ostler.sim.world import World
+
+HEARTBEAT_S = 10.0
+RECONNECT_S = 5.0
+
+
+class Process(msgspec.Struct):
+    task_id: str
+    attempt: str
+    devices: tuple[int, ...]
+    whole: bool
+    ends_at: float
+    stopping: bool = False
+
+
+class Machine:
+    """Processes and kept results live here; `session` is 0 while the network side is down or cut off."""
+
+    def __init__(self, world: "World", name: str, capabilities: Capabilities, slots: int) -> None:
+        self.world = world
+        self.name = name
+        self.capabilities = capabilities
+        self.slots = slots
+        self.processes: dict[str, Process] = {}
+        self.results: dict[str, TaskEnded] = {}
+        self.session = 0
+        self.boots = 0
+
+    def connect(self) -> None:
+        self.session = self.world.new_session(self)
+        self.boots += 1
+        self._send(
+            WorkerRegistered(
+                worker_id=self.name,
+                session=self.session,
+                capabilities=self.capabilities,
+                active_tasks=self._account(),
+                boot_id=f"{self.name}-{self.boots}",
+            )
+        )
+        for result in list(self.results.values()):
+            self._send(msgspec.structs.replace(result, session=self.session))
+        self.beat(self.session)
+
+    def disconnected(self) -> None:
+        """The link is gone, for whatever reason; try again after a while."""
+        self.session = 0
+        self.world.after(self.world.rng.uniform(0.1, RECONNECT_S), self.reconnect)
+
+    def reconnect(self) -> None:
+        if self.session == 0:
+            self.connect()
+
+    def beat(self, session: int) -> None:
+        if session != self.session:
+            return
+        self._tell()
+        for result in list(self.results.values()):
+            self._send(msgspec.structs.replace(result, session=session))
+        self.world.after(HEARTBEAT_S, lambda: self.beat(session))
+
+    def _tell(self) -> None:
+        """The whole account of what is here."""
+        in_use = len(self.processes)
+        self._send(
+            WorkerBeat(
+                worker_id=self.name,
+                session=self.session,
+                slots=Slots(batch_total=self.slots, batch_in_use=in_use, service_total=0),
+                capabilities=self.capabilities,
+                active_tasks=self._account(),
+                sent_at=self.world.now,
+            )
+        )
+
+    def hear(self, effect: Effect, session: int) -> None:
+        if session != self.session:
+            return
+        match effect:
+            case AssignTask():
+                self._start(effect)
+            case CancelTask():
+                self._stop(effect)
+            case Acknowledge(of="job_result"):
+                self.results.pop(effect.attempt, None)
+            case CloseSession():
+                self.disconnected()
+
+    def _start(self, effect: AssignTask) -> None:
+        if effect.attempt in self.processes or effect.attempt in self.results:
+            return
+        clash = {
+            device
+            for process in self.processes.values()
+            for device in process.devices
+            if (process.whole or not self.world.shares(effect.task_id)) and device in effect.devices
+        }
+        if clash:
+            # A stale assignment met a process that the hub could not know of: handed back, never run side by side.
+            self.world.clashes += 1
+            self._tell()
+            self._end(effect.task_id, effect.attempt, "returned", None, fault="drain")
+            return
+        process = Process(
+            effect.task_id,
+            effect.attempt,
+            effect.devices,
+            not self.world.shares(effect.task_id),
+            self.world.now + self.world.duration(effect.task_id),
+        )
+        self.processes[effect.attempt] = process
+        self.world.started(self, process)
+        self._send(
+            TaskAccepted(worker_id=self.name, session=self.session, task_id=effect.task_id, attempt=effect.attempt)
+        )
+        self.world.at(process.ends_at, lambda: self._exit(process))
+
+    def _exit(self, process: Process) -> None:
+        if self.processes.get(process.attempt) is process and not process.stopping:
+            fails = self.world.rng.random() < self.world.failure_rate
+            self._end(process.task_id, process.attempt, "failed" if fails else "succeeded", 1 if fails else 0)
+
+    def _stop(self, effect: CancelTask) -> None:
+        process = self.processes.get(effect.attempt)
+        if process is not None and not process.stopping:
+            process.stopping = True
+            delay = self.world.rng.uniform(0.0, effect.grace_s)
+            self.world.after(delay, lambda: self._end_stopped(process))
+
+    def _end_stopped(self, process: Process) -> None:
+        if self.processes.get(process.attempt) is process:
+            self._end(process.task_id, process.attempt, "cancelled", 143)
+
+    def _end(self, task_id: str, attempt: str, state: str, exit_code: int | None, fault: str = "") -> None:
+        self.processes.pop(attempt, None)
+        result = TaskEnded(
+            worker_id=self.name,
+            session=self.session,
+            task_id=task_id,
+            attempt=attempt,
+            state=state,
+            exit_code=exit_code,
+            fault=fault,
+        )
+        self.results[attempt] = result
+        self._send(result)
+
+    def power_cut(self) -> None:
+        """Processes and results are gone, and so is the link."""
+        self.processes.clear()
+        self.results.clear()
+        self.world.cut(self)
+
+    def _account(self) -> list[ActiveTask]:
+        running = [ActiveTask(task_id=p.task_id, attempt=p.attempt) for p in self.processes.values()]
+        return running + [
+            ActiveTask(task_id=r.task_id, attempt=r.attempt, state=r.state) for r in self.results.values()
+        ]
+
+    def _send(self, event: Event) -> None:
+        if self.session:
+            self.world.to_hub(self, event, self.session)

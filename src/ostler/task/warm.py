@@ -1,0 +1,199 @@
+"""Runs one function after another in the same interpreter: started, and ordered about, by the supervisor.
+
+    python -m ostler.task.warm DESCRIPTOR
+
+An order is a line of JSON: the variables of this call, its log and its working directory. The answer is a line: the
+exit code that `ostler.task.call` would have had and, if it is small, the result in base64. After a call that leaves
+this process different from how a start would have made it (threads, signal handlers, an alarm, a umask, a lot of
+memory), there is no answer: the process exits with that code, as after the last call of many. So such a call ends as
+one that had a process of its own.
+
+What calls share: loaded modules and their globals, and of a map the function itself; no argument is ever seen twice.
+Standard library and cloudpickle only.
+"""
+
+import binascii
+import json
+import os
+import pickle
+import resource
+import signal
+import sys
+import threading
+from typing import Any
+
+import cloudpickle
+
+from ostler.task import call
+
+MAX_CALLS = 10_000
+MAX_INLINE_BYTES = 32 * 1024
+"""A larger result goes into its file, as one without a warm interpreter does."""
+MAX_RSS_KIB = 1024 * 1024
+"""An interpreter that has once been larger may still hold what nobody accounts for."""
+KEPT_PAYLOADS = 4
+KEPT_BYTES = 256 * 1024 * 1024
+_SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGALRM,
+    signal.SIGCHLD,
+    signal.SIGPIPE,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
+"""Those for which programs set handlers. To look at all of them would cost as much as the rest of a short call."""
+_LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+_CANNOT_CHANGE = frozenset({int, float, complex, str, bytes, bool, type(None)})
+
+
+class Payloads:
+    """The functions of maps that ran here lately. Their file is shared by all their calls, and read once."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[int, Any]] = {}
+
+    def load(self, path: str, index: int, home: str) -> Any:
+        """What `call.read` gives, for this element alone. A payload below `home` is this one call's own."""
+        if path not in self._kept:
+            payload = call.read(path)
+            if path.startswith(home) or not _is_map(payload):
+                return payload
+            self._keep(path, payload)
+        _, function, items = self._kept[path][1]
+        return ("call", function, _own(items[index]), {})
+
+    def _keep(self, path: str, payload: Any) -> None:
+        self._kept[path] = (os.path.getsize(path), payload)
+        while len(self._kept) > KEPT_PAYLOADS or (
+            len(self._kept) > 1 and sum(size for size, _ in self._kept.values()) > KEPT_BYTES
+        ):
+            del self._kept[next(iter(self._kept))]
+
+
+def _is_map(payload: Any) -> bool:
+    return isinstance(payload, tuple) and len(payload) == 3 and payload[0] == "map"
+
+
+def _own(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A copy: what one call does to its arguments must not show in another's, nor in its own next attempt."""
+    if _CANNOT_CHANGE.issuperset(map(type, arguments)):
+        return arguments
+    copy: tuple[Any, ...] = pickle.loads(cloudpickle.dumps(arguments))
+    return copy
+
+
+class Interpreter:
+    def __init__(self, channel: int) -> None:
+        self._channel = channel
+        os.set_inheritable(channel, False)
+        self._end_of_channel = os.fstat(channel).st_ino
+        self._null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        self._payloads = Payloads()
+        self._env = {key: value for key, value in os.environ.items() if key != "OSTLER_ATTEMPT"}
+        # `python -m` puts the working directory first, unless it is told not to.
+        self._path = sys.path[1:] if sys.path[:1] == [os.getcwd()] else None
+        self._argv = list(sys.argv[:1])
+        self._marks = self._look()
+
+    def serve(self) -> int:
+        """Until nobody has any orders, or this interpreter should run no more of them."""
+        me = os.getpid()
+        for number in range(1, MAX_CALLS + 1):
+            order = self._next_order()
+            if order is None:
+                return 0
+            self._prepare(order)
+            code, data = self._run(order)
+            if os.getpid() != me:
+                os._exit(code)  # a child that the function has made, and that came back from it
+            is_last = number == MAX_CALLS or not self._is_as_before()
+            if is_last or len(data) > MAX_INLINE_BYTES:
+                call.write(order["env"]["OSTLER_RESULT"], data)
+                data = b""
+            if is_last:
+                return code
+            self._put_away(order["work"])
+            if not self._answer(code, data):
+                call.write(order["env"]["OSTLER_RESULT"], data)
+                return code
+        return 0
+
+    def _run(self, order: dict[str, Any]) -> tuple[int, bytes]:
+        env = order["env"]
+        path, index = env["OSTLER_CALL"], int(env.get("OSTLER_INDEX", "0"))
+        home = os.path.dirname(order["work"]) + "/"
+        return call.perform(lambda: self._payloads.load(path, index, home), index)
+
+    def _answer(self, code: int, data: bytes) -> bool:
+        text = b"%d %s" % (code, binascii.b2a_base64(data)) if data else b"%d\n" % code
+        try:
+            while text:
+                text = text[os.write(self._channel, text) :]
+        except OSError:
+            return False
+        return True
+
+    def _next_order(self) -> dict[str, Any] | None:
+        text = b""
+        while not text.endswith(b"\n"):
+            part = os.read(self._channel, 65536)
+            if not part:
+                return None
+            text += part
+        order: dict[str, Any] = json.loads(text)
+        return order
+
+    def _prepare(self, order: dict[str, Any]) -> None:
+        log = os.open(order["log"], _LOG_FLAGS, 0o600)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+        os.chdir(order["work"])
+        _set_environment({**self._env, **order["env"]})
+        sys.argv[:] = self._argv
+        if self._path is not None:
+            sys.path[:] = [order["work"], *self._path]
+
+    def _put_away(self, work: str) -> None:
+        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+        sys.path_importer_cache.pop(work, None)
+        os.chdir("/")
+        os.dup2(self._null, 1)
+        os.dup2(self._null, 2)
+
+    def _is_as_before(self) -> bool:
+        _flush()
+        try:
+            is_small = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss <= MAX_RSS_KIB
+            return is_small and threading.active_count() == 1 and signal.alarm(0) == 0 and self._look() == self._marks
+        except OSError:
+            return False
+
+    def _look(self) -> tuple[Any, ...]:
+        os.umask(umask := os.umask(0o077))
+        handlers = [signal.getsignal(number) for number in _SIGNALS]
+        return (umask, os.fstat(self._channel).st_ino, os.geteuid(), handlers)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            continue  # closed, or replaced by something that is no stream
+
+
+def _set_environment(wanted: dict[str, str]) -> None:
+    found = dict(os.environ)
+    for name in found.keys() - wanted.keys():
+        del os.environ[name]
+    for name, value in wanted.items():
+        if found.get(name) != value:
+            os.environ[name] = value
+
+
+if __name__ == "__main__":
+    sys.exit(Interpreter(int(sys.argv[1])).serve())

@@ -1,0 +1,54 @@
+"""Blobs that tasks of this worker need, fetched once and kept for the next task that names them."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from ostler.worker.api import HubApi, Unreachable
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+
+
+class Blobs:
+    def __init__(self, api: HubApi, folder: Path) -> None:
+        self._api = api
+        self._folder = folder
+        self._fetching: dict[str, asyncio.Task[None]] = {}
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def path(self, sha256: str) -> Path:
+        if len(sha256) != 64 or not sha256.isalnum():
+            raise ValueError(f"not a sha256: {sha256[:80]!r}")
+        return self._folder / sha256
+
+    def has(self, sha256: str) -> bool:
+        """Here already; and, being asked for, not to be removed for a while."""
+        try:
+            os.utime(self.path(sha256))
+        except FileNotFoundError:
+            return False
+        return True
+
+    async def fetch(self, sha256: str) -> None:
+        """Until it is here: a hub that is away may come back. Declined if the hub does not have it."""
+        task = self._fetching.get(sha256)
+        if task is None:
+            task = self._fetching[sha256] = asyncio.get_running_loop().create_task(self._fetch(sha256))
+            task.add_done_callback(lambda _: self._fetching.pop(sha256, None))
+        # Shared by all tasks that wait for it: one of them being cancelled must not take it from the others.
+        await asyncio.shield(task)
+
+    async def _fetch(self, sha256: str) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self.has(sha256):
+            try:
+                await self._api.get_blob(sha256, self.path(sha256))
+            except Unreachable:
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def close(self) -> None:
+        fetching = list(self._fetching.values())
+        for task in fetching:
+            task.cancel()
+        await asyncio.gather(*fetching, return_exceptions=True)

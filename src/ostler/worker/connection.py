@@ -1,0 +1,201 @@
+"""The worker's socket to the hub: opened again and again, written to once per turn of the loop."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+import aiohttp
+from aiohttp import WSMsgType
+
+from ostler.domain.errors import NotAllowed
+from ostler.wire.messages import (
+    CLOSE_TAKEN_OVER,
+    FROM_HUB,
+    Ack,
+    Frame,
+    MalformedFrame,
+    Message,
+    Register,
+    decode,
+    encode,
+    packed,
+)
+from ostler.worker.credentials import Credentials
+
+PATH = "/v1/ws/worker"
+CONNECT_S = 10.0
+SILENCE_S = 30.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
+SETTLED_S = 10.0
+"""A connection that lasted this long was a good one: the next try is a first one again."""
+MAX_RECEIVED_BYTES = 16 * 1024 * 1024
+
+_log = logging.getLogger("ostler.worker")
+
+
+class TakenOver(Exception):
+    """Another worker has registered with this one's name: give one of them another (--name)."""
+
+
+class Pauses:
+    """How long to wait before each try: the first soon, then longer and longer, never all workers at once."""
+
+    def __init__(self, draw: Callable[[float, float], float] = random.uniform) -> None:
+        self._draw = draw
+        self._longest_s = FIRST_PAUSE_S
+
+    def next_s(self) -> float:
+        longest_s, self._longest_s = self._longest_s, min(2.5 * self._longest_s, LONGEST_PAUSE_S)
+        return self._draw(longest_s / 4, longest_s)
+
+    def start_over(self) -> None:
+        self._longest_s = FIRST_PAUSE_S
+
+
+class Connection:
+    """
+    `on_open`, `on_message` and `on_lost` are told what happens; what they want said goes through `send`. A message that
+    could not be sent is lost, as on any network: whoever needs it there says it again after the next `on_open`.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        hub: str,
+        credentials: Credentials,
+        *,
+        on_open: Callable[[], None],
+        on_message: Callable[[Frame], None],
+        on_lost: Callable[[], None],
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self._session = session
+        self._hub = hub
+        self._credentials = credentials
+        self._on_open = on_open
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._silence_s = silence_s
+        self._pauses = Pauses()
+        self._frames: list[bytes] = []
+        self._ready = asyncio.Event()
+        self._greeted = False
+        self._batches = False
+        self._heard_at = 0.0
+        self._complained = ""
+
+    def send(self, message: Message) -> None:
+        """Leaves with everything else of this turn. Until a registration went out on this socket, nothing does."""
+        if isinstance(message, Register):
+            self._greeted = True
+        if self._greeted:
+            self._frames.append(encode(message))
+            self._ready.set()
+
+    async def run(self) -> None:
+        """For ever, unless the hub will not have this worker: NotAllowed, TakenOver."""
+        clock = asyncio.get_running_loop().time
+        while True:
+            socket = await self._open()
+            if socket is not None:
+                opened_at = clock()
+                await self._serve(socket)
+                if clock() - opened_at > SETTLED_S:
+                    self._pauses.start_over()
+            await asyncio.sleep(self._pauses.next_s())
+
+    async def _open(self) -> aiohttp.ClientWebSocketResponse | None:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await self._session.ws_connect(
+                    self._hub + PATH,
+                    headers=self._credentials.headers(),
+                    compress=0,
+                    max_msg_size=MAX_RECEIVED_BYTES,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status in (401, 403) and not self._credentials.refused():
+                raise _not_allowed(error.status, self._hub) from None
+            self._complain(f"it answered {error.status}")
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self._complain(str(error) or type(error).__name__)
+        return None
+
+    def _complain(self, why: str) -> None:
+        """Once per reason: a hub that is away for a night fills no log."""
+        if why != self._complained:
+            _log.warning("no connection to the hub at %s: %s; trying again", self._hub, why)
+            self._complained = why
+
+    async def _serve(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._frames.clear()
+        self._greeted = self._batches = False
+        self._heard_at = asyncio.get_running_loop().time()
+        self._on_open()
+        tasks = [asyncio.create_task(part) for part in (self._read(socket), self._write(socket), self._listen())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._greeted = False
+            for task in tasks:
+                task.cancel()
+            failures = await asyncio.gather(*tasks, return_exceptions=True)
+            await socket.close()
+            self._on_lost()
+        if socket.close_code == CLOSE_TAKEN_OVER:
+            raise TakenOver("another worker uses this name: it has registered, and this one stops")
+        for failure in failures:
+            if isinstance(failure, Exception) and not isinstance(failure, (aiohttp.ClientError, ConnectionError)):
+                raise failure
+        _log.info("the connection to the hub closed (code %s)", socket.close_code)
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        clock = asyncio.get_running_loop().time
+        async for received in socket:
+            if received.type not in (WSMsgType.TEXT, WSMsgType.BINARY):
+                continue
+            self._heard_at = clock()
+            for frame in decode(received.data, FROM_HUB):
+                if isinstance(frame, MalformedFrame):
+                    _log.warning("the hub sent something that this worker does not understand: %s", frame)
+                    continue
+                if isinstance(frame.message, Ack) and frame.message.of == "register" and not frame.error:
+                    self._registered()
+                self._on_message(frame)
+
+    def _registered(self) -> None:
+        self._batches = True
+        self._complained = ""
+        _log.info("registered at %s", self._hub)
+
+    async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            if self._is_silent():
+                # This process was held up. The hub has given it up and counts anew: so does this side.
+                return
+            frames, self._frames = self._frames, []
+            for frame in packed(frames) if self._batches else frames:
+                await socket.send_frame(frame, WSMsgType.TEXT)
+
+    async def _listen(self) -> None:
+        """Until nothing has been heard for too long: a heartbeat is answered, so this is no connection any more."""
+        clock = asyncio.get_running_loop().time
+        left_s = self._silence_s
+        while left_s > 0:
+            await asyncio.sleep(left_s)
+            left_s = self._heard_at + self._silence_s - clock()
+        _log.warning("nothing heard from the hub for %.0f s: connecting again", self._silence_s)
+
+    def _is_silent(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._heard_at + self._silence_s
+
+
+def _not_allowed(status: int, hub: str) -> NotAllowed:
+    return NotAllowed(
+        f"the hub at {hub} did not let this worker in ({status}): it does not know the token, or the token may not "
+        "register workers. `ostler token create --role worker` on the hub makes one that may"
+    )

@@ -1,0 +1,48 @@
+"""The worker's token: the one it was started with, or the one that the hub has given it since."""
+
+import contextlib
+import os
+from pathlib import Path
+
+FILE = "worker.token"
+
+
+class Credentials:
+    """The worker's own token goes first; one that the hub no longer knows gives way to the one it was started with."""
+
+    def __init__(self, folder: Path, hub: str, given: str) -> None:
+        self._path = folder / FILE
+        self._hub = hub
+        own = _read(self._path, hub)
+        self._tokens = [token for token in dict.fromkeys((own, given)) if token]
+
+    @property
+    def token(self) -> str:
+        return self._tokens[0] if self._tokens else ""
+
+    def headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def refused(self) -> bool:
+        """The hub does not take the present one; True if there is another to try."""
+        del self._tokens[:1]
+        return bool(self._tokens)
+
+    def received(self, token: str) -> None:
+        """The hub has made this worker a token of its own."""
+        self._tokens.insert(0, token)
+        part = self._path.with_name(f".{FILE}.part")
+        with contextlib.suppress(FileNotFoundError):
+            part.unlink()
+        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(f"{token}\n{self._hub}\n")
+        part.replace(self._path)
+
+
+def _read(path: Path, hub: str) -> str:
+    """A token that was made by another hub is not shown to this one."""
+    try:
+        lines = path.read_text().split()
+    except OSError:
+        return ""
+    return lines[0] if lines and lines[1:2] in ([], [hub]) else ""

@@ -1,0 +1,213 @@
+"""What happens to a worker, and what it does about it. Plain data, both."""
+
+import msgspec
+
+from ostler.domain.worker import Capabilities
+from ostler.runtime.base import Ended, Held
+from ostler.runtime.probe.usage import DeviceUsage
+from ostler.wire.messages import Message
+from ostler.worker.orders import Facts, Order
+
+
+class TookBack(msgspec.Struct):
+    """At the start: what an earlier process of this worker left, running or ended."""
+
+    held: list[tuple[Held, Facts]]
+
+
+class Connected(msgspec.Struct):
+    """A socket to the hub is open; nothing has been said on it."""
+
+
+class ConnectionLost(msgspec.Struct):
+    pass
+
+
+class Assigned(msgspec.Struct):
+    order: Order
+
+
+class Misassigned(msgspec.Struct, kw_only=True):
+    """An assignment that cannot be carried out as it is written."""
+
+    task_id: str
+    attempt: str
+    error: str
+
+
+class CancelAsked(msgspec.Struct, kw_only=True):
+    task_id: str
+    attempt: str = ""
+    """Empty: whatever this worker has of the task."""
+    reason: str = ""
+    grace_s: float = 10.0
+
+
+class Acknowledged(msgspec.Struct, kw_only=True):
+    """The hub has a result."""
+
+    task_id: str
+    attempt: str = ""
+
+
+class HubHeard(msgspec.Struct, kw_only=True):
+    """The hub has answered a heartbeat that was sent so long ago: it has known of this worker since then, at least."""
+
+    age_s: float
+
+
+class LaunchFailed(msgspec.Struct, kw_only=True):
+    """There is no process."""
+
+    attempt: str
+    error: str
+    by_task: bool = False
+    """It would fail on any other worker too."""
+
+
+class Launched(msgspec.Struct, kw_only=True):
+    """What was not known of an attempt before it was prepared is known now."""
+
+    attempt: str
+    facts: Facts
+
+
+class DevicesReleased(msgspec.Struct, kw_only=True):
+    """An ended attempt's devices were watched until they were clean, or for long enough; this was seen last."""
+
+    attempt: str
+    usages: list[DeviceUsage]
+
+
+class DevicesSeen(msgspec.Struct):
+    """What is on the GPUs now."""
+
+    usages: list[DeviceUsage]
+
+
+class ProcessEnded(msgspec.Struct):
+    end: Ended
+
+
+class OutcomeCollected(msgspec.Struct, kw_only=True):
+    """The log is with the hub as far as it goes, and here is the function's value."""
+
+    attempt: str
+    result: str = ""
+    artifact_id: str = ""
+    error: str = ""
+    """Why the value cannot be handed over at all."""
+    said: str = ""
+    """What went wrong beside the command itself: its prolog, or its epilog."""
+    unreachable: bool = False
+    """The hub could not be reached: something is missing that a later try may bring."""
+
+
+class ServiceProbed(msgspec.Struct, kw_only=True):
+    """A service was looked at. What is wrong, where anything is; liveness counts once it has been well."""
+
+    attempt: str
+    not_ready: str = ""
+    not_alive: str = ""
+
+
+class BeatDue(msgspec.Struct):
+    pass
+
+
+class OfferChanged(msgspec.Struct):
+    capabilities: Capabilities
+
+
+class SnapshotsChanged(msgspec.Struct):
+    """These are unpacked here, the latest used first."""
+
+    ids: list[str]
+
+
+class DrainAsked(msgspec.Struct):
+    """Take nothing new; services stop now, batch tasks may finish."""
+
+
+class DrainEnded(msgspec.Struct, kw_only=True):
+    """Whatever still runs is stopped and handed back."""
+
+    grace_s: float = 10.0
+
+
+Event = (
+    TookBack
+    | Connected
+    | ConnectionLost
+    | Assigned
+    | Misassigned
+    | CancelAsked
+    | Acknowledged
+    | HubHeard
+    | LaunchFailed
+    | Launched
+    | ProcessEnded
+    | DevicesReleased
+    | DevicesSeen
+    | OutcomeCollected
+    | ServiceProbed
+    | BeatDue
+    | OfferChanged
+    | SnapshotsChanged
+    | DrainAsked
+    | DrainEnded
+)
+
+
+class LaunchTask(msgspec.Struct):
+    order: Order
+
+
+class WatchService(msgspec.Struct, kw_only=True):
+    """One that an earlier process of this worker has launched."""
+
+    attempt: str
+    facts: Facts
+
+
+class AwaitRelease(msgspec.Struct, kw_only=True):
+    """See whether an ended attempt has left its devices as they were; answered by DevicesReleased."""
+
+    task_id: str
+    attempt: str
+    baseline_mib: dict[int, int]
+
+
+class StopTask(msgspec.Struct, kw_only=True):
+    attempt: str
+    reason: str
+    grace_s: float
+
+
+class CollectOutcome(msgspec.Struct, kw_only=True):
+    """Bring the log and the function's value to the hub; answered by OutcomeCollected."""
+
+    task_id: str
+    attempt: str
+    call: bool = False
+    after_s: float = 0.0
+
+
+class RenewLeases(msgspec.Struct, kw_only=True):
+    """Tasks that must never run twice at once may go on: contact was that long ago."""
+
+    age_s: float
+
+
+class ForgetTask(msgspec.Struct, kw_only=True):
+    """Its result is with the hub: nothing of it is needed any more but its log."""
+
+    task_id: str
+    attempt: str
+
+
+class Send(msgspec.Struct):
+    message: Message
+
+
+Effect = LaunchTask | WatchService | AwaitRelease | StopTask | CollectOutcome | RenewLeases | ForgetTask | Send

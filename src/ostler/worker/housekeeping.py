@@ -1,0 +1,45 @@
+"""Bounded disk: what tasks leave behind is removed after a while."""
+
+import asyncio
+import logging
+import shutil
+import time
+from pathlib import Path
+
+from ostler.runtime.process import ProcessRuntime
+from ostler.worker.agent import BLOBS, CHECKPOINTS
+
+EVERY_S = 300.0
+KEEP_LOGS_BYTES = 1024**3
+KEEP_LOGS_S = 7 * 24 * 3600.0
+KEEP_S = {BLOBS: 24 * 3600.0, CHECKPOINTS: 7 * 24 * 3600.0}
+"""How long after their last use."""
+
+_log = logging.getLogger("ostler.worker")
+
+
+async def keep_house(runtime: ProcessRuntime, folder: Path) -> None:
+    while True:
+        await asyncio.sleep(EVERY_S)
+        try:
+            await runtime.prune(keep_bytes=KEEP_LOGS_BYTES, keep_age_s=KEEP_LOGS_S)
+            for name, keep_s in KEEP_S.items():
+                await asyncio.to_thread(remove_older, folder / name, time.time() - keep_s)
+        except OSError as error:
+            _log.warning("could not clean up: %s", error)
+
+
+def remove_older(folder: Path, than: float) -> None:
+    for path in folder.iterdir():
+        if _newest(path) >= than:
+            continue
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _newest(path: Path) -> float:
+    """Writing into a file deep in a folder does not change the folder's own time."""
+    inside = path.rglob("*") if path.is_dir() else ()
+    return max((one.lstat().st_mtime for one in (path, *inside)), default=0.0)

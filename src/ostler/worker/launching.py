@@ -1,0 +1,119 @@
+"""From an order to the process that carries it out."""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from ostler.domain.worker import Capabilities
+from ostler.runtime.attempts import OUT
+from ostler.runtime.base import Launch
+from ostler.runtime.warm import PER_ATTEMPT
+from ostler.worker.environment import Folders, task_environment
+from ostler.worker.orders import Facts, Order
+from ostler.worker.outcomes import ERROR_FILE, RESULT
+from ostler.worker.snapshots import DEFAULT_BYTES
+
+HEARTBEAT_S = 10.0
+PYTHON = "{python}"
+PORT = "{port}"
+CALL_FILE = "call.pkl"
+FACTS_FILE = "facts.json"
+PLAIN, PLAIN_CALL = Facts(), Facts(call=True)
+ERROR_VARIABLE = "OSTLER_ERROR"
+FUNCTION = [PYTHON, "-m", "ostler.task.call"]
+FRESH = "ostler.fresh"
+"""The key in a spec's metadata by which a function asks for an interpreter of its own."""
+
+_decode_facts = msgspec.json.Decoder(Facts).decode
+
+
+class Place(msgspec.Struct, kw_only=True, frozen=True):
+    """What does not change while a worker runs."""
+
+    hub: str
+    folder: Path
+    environment: dict[str, str]
+    """What every task inherits."""
+    drain_s: float = 600.0
+    heartbeat_s: float = HEARTBEAT_S
+    snapshot_bytes: int = DEFAULT_BYTES
+    """How much unpacked snapshots may take."""
+
+
+def make_launch(
+    order: Order,
+    place: Place,
+    facts: Facts,
+    *,
+    capabilities: Capabilities,
+    folder: Path,
+    checkpoint: str,
+    blob: Path | None,
+    python: str,
+) -> Launch:
+    """`facts` are the order's, completed; `blob` is where the function's payload lies, if it did not come with it."""
+    files = {}
+    home = str(folder)
+    call = str(blob) if blob is not None else ""
+    if order.payload is not None and blob is None:
+        files[CALL_FILE] = order.payload.inline
+        call = f"{home}/{CALL_FILE}"
+    if facts not in (PLAIN, PLAIN_CALL):
+        # Plain tasks and functions, which are nearly all, cost no file.
+        files[FACTS_FILE] = msgspec.json.encode(facts)
+    folders = Folders(f"{home}/{OUT}", checkpoint, call, f"{home}/{RESULT}" if facts.call else "")
+    env = task_environment(place.environment, order, capabilities, folders, place.hub, facts.port)
+    argv = _filled(order.spec.command, python, facts.port)
+    if order.spec.prolog or order.spec.epilog:
+        env[ERROR_VARIABLE] = f"{home}/{ERROR_FILE}"
+        steps = {
+            "prolog": _filled(order.spec.prolog, python, facts.port),
+            "command": argv,
+            "epilog": _filled(order.spec.epilog, python, facts.port),
+        }
+        argv = [python, "-m", "ostler.task.steps", msgspec.json.encode(steps).decode()]
+    return Launch(
+        attempt=order.attempt,
+        task_id=order.task_id,
+        argv=argv,
+        env=env,
+        files=files,
+        deadline_s=order.remaining_s,
+        lease_s=order.spec.lease_s(),
+        warm=_warm_key(order, env) if _may_be_warm(order, facts) else "",
+    )
+
+
+def _may_be_warm(order: Order, facts: Facts) -> bool:
+    """A plain function. What holds devices, or begins in files or steps of its own, starts afresh."""
+    spec = order.spec
+    if spec.command != FUNCTION or not facts.call or spec.metadata.get(FRESH):
+        return False
+    held = facts.devices or facts.whole or facts.snapshot or facts.service
+    return not (held or spec.prolog or spec.epilog or order.gang)
+
+
+def _warm_key(order: Order, env: Mapping[str, str]) -> str:
+    """The same for all who may share an interpreter: one user's functions, in one environment."""
+    lasting = sorted(pair for pair in env.items() if pair[0] not in PER_ATTEMPT)
+    return hashlib.sha256(repr((order.spec.user_id, lasting)).encode()).hexdigest()
+
+
+def _filled(argv: list[str], python: str, port: int) -> list[str]:
+    """An argv of the spec, with what only this worker knows put in."""
+    if not argv:
+        return []
+    program, *arguments = argv
+    if port:
+        arguments = [argument.replace(PORT, str(port)) for argument in arguments]
+    return [python if program == PYTHON else program, *arguments]
+
+
+def read_facts(folder: Path) -> Facts:
+    """Those of an attempt that an earlier worker process launched."""
+    try:
+        return _decode_facts((folder / FACTS_FILE).read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return PLAIN_CALL  # whether it is a function shows in what it leaves

@@ -1,0 +1,189 @@
+"""The worker program: everything is put together here, nothing is decided here."""
+
+import asyncio
+import contextlib
+import fcntl
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import uuid
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from ostler.domain.errors import BadInput, NotAllowed, NotAuthenticated, OstlerError
+from ostler.runtime.link import SupervisorUnreachable
+from ostler.runtime.process import ProcessRuntime, Replaced
+from ostler.worker import environment, offer
+from ostler.worker.agent import Agent
+from ostler.worker.api import HubApi
+from ostler.worker.connection import Connection, TakenOver
+from ostler.worker.core import State
+from ostler.worker.credentials import Credentials
+from ostler.worker.events import OfferChanged
+from ostler.worker.gpus import Blind, Gpus, Probe
+from ostler.worker.housekeeping import keep_house
+from ostler.worker.launching import Place
+from ostler.worker.snapshots import DEFAULT_BYTES
+
+FAILED, WRONG_USAGE, NOT_ALLOWED = 1, 2, 4
+LOCK = "worker.lock"
+SNAPSHOT_CACHE = "OSTLER_SNAPSHOT_CACHE_GB"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+_log = logging.getLogger("ostler.worker")
+
+
+class NameInUse(Exception):
+    """Another worker on this machine has this name and this state folder: stop it, or give one of them another."""
+
+
+@dataclass
+class WorkerOptions:
+    hub: str
+    """http://host:port"""
+    token: str
+    state_dir: Path
+    name: str = field(default_factory=socket.gethostname)
+    labels: dict[str, str] = field(default_factory=dict)
+    slots: int | None = None
+    """How many batch tasks at once; None: the offer's cores."""
+    service_slots: int | None = None
+    offer: Path | None = None
+    """A TOML file in place of detection."""
+    drain_seconds: float = 600.0
+
+
+def run(options: WorkerOptions) -> int:
+    """Be a worker until told to leave. The exit code: 0 drained, 1 failed, 2 wrong usage, 4 not allowed."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    try:
+        folder = _folder(options)
+        with _locked(folder, options.name), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(_work(options, folder))
+    except (OstlerError, NameInUse, TakenOver, Replaced, SupervisorUnreachable) as error:
+        print(f"ostler worker: {error}", file=sys.stderr)
+        return _exit_code(error)
+    return 0
+
+
+def _exit_code(error: Exception) -> int:
+    match error:
+        case BadInput():
+            return WRONG_USAGE
+        case NotAllowed() | NotAuthenticated():
+            return NOT_ALLOWED
+    return FAILED
+
+
+def _folder(options: WorkerOptions) -> Path:
+    if _NAME.fullmatch(options.name) is None:
+        raise BadInput(
+            f"name: {options.name!r} cannot be a worker's name; it may have letters, digits, '.', '_' and '-'",
+            [("name", "not a name")],
+        )
+    folder = options.state_dir / "workers" / options.name
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _snapshot_bytes(given: str | None) -> int:
+    try:
+        size_gb = float(given) if given else DEFAULT_BYTES / 1024**3
+        return int(max(0.0, size_gb) * 1024**3)
+    except (ValueError, OverflowError):
+        raise BadInput(
+            f"{SNAPSHOT_CACHE}: {given!r} is not a number of GiB", [(SNAPSHOT_CACHE, "not a number of GiB")]
+        ) from None
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, name: str) -> Iterator[None]:
+    """Held by this process, and by the kernel let go however it ends."""
+    descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise NameInUse(f"a worker named {name} runs on this machine already (it holds {folder / LOCK})") from None
+    else:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+async def _work(options: WorkerOptions, folder: Path) -> None:
+    source = offer.Source(folder=folder, file=options.offer, labels=options.labels)
+    found = await asyncio.to_thread(source.look)
+    for note in found.notes:
+        _log.info("%s", note)
+    slots = offer.default_slots(found.capabilities)
+    state = State(
+        worker_id=options.name,
+        boot_id=uuid.uuid4().hex,
+        capabilities=found.capabilities,
+        batch_slots=slots if options.slots is None else options.slots,
+        service_slots=slots if options.service_slots is None else options.service_slots,
+    )
+    credentials = Credentials(folder, options.hub, options.token)
+    runtime = ProcessRuntime(folder)
+    place = Place(
+        hub=options.hub,
+        folder=folder,
+        environment=environment.inherited(os.environ, options.token),
+        drain_s=options.drain_seconds,
+        snapshot_bytes=_snapshot_bytes(os.environ.get(SNAPSHOT_CACHE)),
+    )
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        gpus = Gpus(Probe() if offer.is_nvidia(source, found.capabilities) else Blind())
+        agent = Agent(state, runtime, HubApi(session, options.hub, credentials), credentials, place, gpus)
+        connection = Connection(
+            session,
+            options.hub,
+            credentials,
+            on_open=agent.connected,
+            on_message=agent.heard,
+            on_lost=agent.disconnected,
+        )
+        agent.speak_through(connection.send)
+        await agent.open()
+        watch = offer.watch(source, found.capabilities, lambda changed: agent.post(OfferChanged(changed)))
+        await _live(agent, runtime, connection.run(), watch, agent.watch_gpus(), keep_house(runtime, folder))
+
+
+async def _live(agent: Agent, runtime: ProcessRuntime, *beside: Coroutine[Any, Any, None]) -> None:
+    """Until the agent has left, or anything beside it fails."""
+    stop_tasks = True
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, agent.told_to_leave)
+    tasks = [asyncio.create_task(part) for part in (agent.run(), agent.watch_ends(), *beside)]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    except TakenOver:
+        # The hub has given these tasks to whoever has the name now; nobody would ever take them back here.
+        raise
+    except BaseException:
+        stop_tasks = False
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await agent.close()
+        await runtime.close(stop_tasks=stop_tasks)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory

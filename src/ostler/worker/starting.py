@@ -1,0 +1,174 @@
+"""From an order to its process: what the task needs is brought here first, then it is launched."""
+
+import asyncio
+import logging
+import shutil
+import sys
+from collections.abc import Callable
+
+import msgspec
+
+from ostler.domain.worker import Capabilities
+from ostler.runtime.attempts import WORK
+from ostler.runtime.base import Runtime
+from ostler.worker.api import Declined, Missing
+from ostler.worker.blobs import Blobs
+from ostler.worker.checkpoints import Checkpoints
+from ostler.worker.events import Launched, LaunchFailed
+from ostler.worker.gpus import Gpus
+from ostler.worker.launching import Place, make_launch
+from ostler.worker.orders import Facts, Order
+from ostler.worker.services import Services
+from ostler.worker.snapshots import Snapshots
+from ostler.worker.unpack import BadArchive
+
+_log = logging.getLogger("ostler.worker")
+
+
+class CannotStart(Exception):
+    """The task would fail in the same way on any worker."""
+
+
+class Starts:
+    def __init__(
+        self,
+        runtime: Runtime,
+        place: Place,
+        *,
+        blobs: Blobs,
+        snapshots: Snapshots,
+        checkpoints: Checkpoints,
+        services: Services,
+        gpus: Gpus,
+        capabilities: Callable[[], Capabilities],
+        tell: Callable[[Launched | LaunchFailed], None],
+    ) -> None:
+        self._runtime = runtime
+        self._place = place
+        self._blobs = blobs
+        self._snapshots = snapshots
+        self._checkpoints = checkpoints
+        self._services = services
+        self._gpus = gpus
+        self._capabilities = capabilities
+        self._tell = tell
+        self._preparing: dict[str, asyncio.Task[None]] = {}
+        self._copies: set[str] = set()
+        """Attempts whose working directory is a copy of a snapshot."""
+
+    async def begin(self, order: Order) -> None:
+        """Nearly every task is launched at once; one that needs something first, when it is here."""
+        if self._needs_nothing(order):
+            await self._attempt(order)
+            return
+        task = asyncio.get_running_loop().create_task(self._prepare_and_launch(order))
+        self._preparing[order.attempt] = task
+        task.add_done_callback(_complain)
+
+    def call_off(self, attempt: str) -> bool:
+        """True if it had not been launched, and now will not be."""
+        preparing = self._preparing.pop(attempt, None)
+        if preparing is None:
+            return False
+        preparing.cancel()
+        return True
+
+    def took_back(self, attempt: str, facts: Facts) -> None:
+        """An earlier process of this worker has started it."""
+        if facts.snapshot:
+            self._copies.add(attempt)
+
+    async def clear(self, attempt: str) -> None:
+        """It is over and its result is with the hub: its copy of a snapshot may be large, and goes at once."""
+        if attempt in self._copies:
+            self._copies.discard(attempt)
+            await asyncio.to_thread(shutil.rmtree, self._runtime.folder(attempt) / WORK, ignore_errors=True)
+
+    def is_to_clear(self, attempt: str) -> bool:
+        return attempt in self._copies
+
+    async def close(self) -> None:
+        preparing = list(self._preparing.values())
+        for task in preparing:
+            task.cancel()
+        await asyncio.gather(*preparing, return_exceptions=True)
+
+    def _needs_nothing(self, order: Order) -> bool:
+        blob = order.payload.blob if order.payload is not None else ""
+        is_here = not order.facts.snapshot and (not blob or self._blobs.has(blob))
+        return is_here and not self._is_measured(order)
+
+    def _is_measured(self, order: Order) -> bool:
+        """Whether its devices are looked at before it starts, so as to see afterwards what it has left there."""
+        return order.facts.whole and bool(order.facts.devices) and self._gpus.can_see
+
+    async def _prepare_and_launch(self, order: Order) -> None:
+        await self._attempt(order, prepare=True)
+
+    async def _attempt(self, order: Order, *, prepare: bool = False) -> None:
+        attempt = order.attempt
+        try:
+            facts = await self._prepare(order) if prepare else order.facts
+            # From here on it is the runtime that stops it.
+            self._preparing.pop(attempt, None)
+            if facts.service:
+                facts = msgspec.structs.replace(facts, port=self._services.allot(attempt))
+            await self._launch(order, facts)
+            if facts is not order.facts:
+                self._tell(Launched(attempt=attempt, facts=facts))
+        except CannotStart as reason:
+            self._tell(LaunchFailed(attempt=attempt, error=str(reason), by_task=True))
+        except (OSError, ValueError) as error:
+            self._tell(LaunchFailed(attempt=attempt, error=str(error)))
+        finally:
+            if prepare and self._preparing.get(attempt) is asyncio.current_task():
+                del self._preparing[attempt]
+
+    async def _prepare(self, order: Order) -> Facts:
+        blob = order.payload.blob if order.payload is not None else ""
+        if blob:
+            try:
+                await self._blobs.fetch(blob)
+            except Declined as refusal:
+                raise CannotStart(f"the function could not be fetched: {refusal}") from None
+        if order.facts.snapshot:
+            await self._copy_snapshot(order.attempt, order.facts.snapshot)
+        if not self._is_measured(order):
+            return order.facts
+        return msgspec.structs.replace(order.facts, baseline_mib=await self._gpus.baseline(order.facts.devices))
+
+    async def _copy_snapshot(self, attempt: str, sha256: str) -> None:
+        folder = self._runtime.folder(attempt)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            await self._snapshots.copy(sha256, folder / WORK)
+        except BaseException as error:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+            if isinstance(error, Missing):
+                raise CannotStart(f"the hub has no snapshot {sha256}") from None
+            if isinstance(error, BadArchive):
+                raise CannotStart(f"snapshot {sha256} cannot be used: {error}") from None
+            raise
+        self._copies.add(attempt)
+
+    async def _launch(self, order: Order, facts: Facts) -> None:
+        blob = order.payload.blob if order.payload is not None else ""
+        await self._runtime.launch(
+            make_launch(
+                order,
+                self._place,
+                facts,
+                capabilities=self._capabilities(),
+                folder=self._runtime.folder(order.attempt),
+                checkpoint=self._checkpoints.open(order.task_id),
+                blob=self._blobs.path(blob) if blob else None,
+                python=sys.executable,
+            )
+        )
+        if facts.port:
+            self._services.watch(order.attempt, facts.port, facts.checks)
+
+
+def _complain(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("a bug: a task could not be prepared", exc_info=error)

@@ -1,0 +1,542 @@
+"""What every ledger does, asked of every ledger. A new one is a line in LEDGERS."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, get_type_hints
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ostler.domain.errors import LedgerError
+from ostler.domain.job import Terms
+from ostler.domain.labels import Constraint
+from ostler.domain.records import (
+    AttemptRecord,
+    Dropped,
+    FeedRecord,
+    JobProgress,
+    JobRecord,
+    ReceiptRecord,
+    TaskRecord,
+    TokenRecord,
+    UsageRecord,
+    WorkerRecord,
+)
+from ostler.domain.resources import Request
+from ostler.domain.states import LIVE, STATES, TERMINAL
+from ostler.ledger.base import Changes, JobView, Ledger, Snapshot
+from ostler.ledger.memory import MemoryLedger
+from ostler.ledger.sqlite import SqliteLedger
+
+LEDGERS: dict[str, Callable[[Path], Ledger]] = {
+    "memory": lambda folder: MemoryLedger(),
+    "sqlite": lambda folder: SqliteLedger(folder / "ostler.db"),
+}
+
+REQUEST = Request(
+    gpu_count=2,
+    gpu_type="h100",
+    backend="nvidia",
+    vram_mib=81_920,
+    cores_milli=1_500,
+    memory_mib=4_096,
+    labels=(Constraint("zone", "in", "eu,ü"), Constraint("nvlink", "exists")),
+    prefer=(Constraint("driver", ">=", "550"),),
+)
+TERMS = Terms(priority=-3, tier="training", max_attempts=7, max_retries=2, max_runtime_s=0.5)
+
+
+@pytest.fixture(params=LEDGERS)
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    made = LEDGERS[request.param](tmp_path)
+    yield made
+    made.close()
+
+
+def job(seq: int, id_: str = "", **fields: Any) -> JobRecord:
+    known: dict[str, Any] = {
+        "user": "ada",
+        "name": "",
+        "spec": b'{"command":["true"]}',
+        "request": Request(),
+        "terms": Terms(),
+        "size": 0,
+        "state": "pending",
+        "submitted_at": 1000.0 + seq,
+    }
+    return JobRecord(id=id_ or f"job-{seq}", seq=seq, **(known | fields))
+
+
+def task(job_id: str, index: int = 0, id_: str = "", **fields: Any) -> TaskRecord:
+    return TaskRecord(id=id_ or job_id, job_id=job_id, index=index, **({"state": "running"} | fields))
+
+
+def attempt(name: str, task_id: str, job_id: str = "", **fields: Any) -> AttemptRecord:
+    known: dict[str, Any] = {"worker": "w", "state": "running", "assigned_at": 5.0}
+    return AttemptRecord(attempt=name, task_id=task_id, job_id=job_id or task_id, **(known | fields))
+
+
+def line(seq: int, subject: str = "job-1", **body: str | int | float | None) -> FeedRecord:
+    return FeedRecord(seq=seq, at=seq / 7, kind="job", subject=subject, body=body)
+
+
+def token(id_: str, **fields: Any) -> TokenRecord:
+    known: dict[str, Any] = {"role": "user", "user": "ada", "digest": "d", "created_at": 1.0}
+    return TokenRecord(id=id_, **(known | fields))
+
+
+def worker(id_: str, **fields: Any) -> WorkerRecord:
+    known: dict[str, Any] = {"capabilities": b"{}", "registered_at": 1.0, "last_contact": 2.0}
+    return WorkerRecord(id=id_, **(known | fields))
+
+
+def ids(views: list[JobView]) -> list[str]:
+    return [view.job.id for view in views]
+
+
+def everything(ledger: Ledger) -> dict[str, Any]:
+    """Every read there is, with every kind of argument."""
+    names, subjects = [*POOL, "nobody", ""], [*POOL, ""]
+    task_ids = [*POOL, *(f"{name}.{index}" for name in POOL for index in range(3))]
+    return {
+        "load": ledger.load(),
+        "jobs": ledger.jobs(names),
+        "specs": ledger.specs(names),
+        "tasks": ledger.tasks(task_ids),
+        "tasks_of": [ledger.tasks_of(name, after=after, limit=2) for name in names for after in (-1, 0, 1)],
+        "attempts_of": [ledger.attempts_of(id_) for id_ in task_ids],
+        "states": [ledger.list_jobs(states=states) for states in ((), LIVE, TERMINAL, ("pending",), ("nonsense",))],
+        "users": [ledger.list_jobs(user=user, states=states) for user in names for states in ((), LIVE)],
+        "names": [ledger.list_jobs(name=name, states=states) for name in names for states in ((), TERMINAL)],
+        "both": [ledger.list_jobs(name=name, user=user) for name in names for user in names],
+        "pages": [ledger.list_jobs(before=before, limit=limit) for before in (None, 0, 7) for limit in (0, 1, 3)],
+        "matching": [ledger.matching_ids(prefix, limit=3) for prefix in names],
+        "named": [ledger.newest_named(name) for name in names],
+        "feed": [ledger.feed(after=after, subject=s, limit=4) for after in (-1, 0, 5) for s in subjects],
+        "receipts": [ledger.receipt(key) for key in names],
+        "tokens": ledger.token_list(),
+    }
+
+
+# Jobs
+
+
+def test_an_empty_ledger_answers_every_read_with_nothing(ledger: Ledger) -> None:
+    assert ledger.load() == Snapshot()
+    assert not any((ledger.jobs(["a"]), ledger.jobs([]), ledger.specs(["a"]), ledger.tasks(["a"])))
+    assert not any((ledger.tasks_of("a"), ledger.attempts_of("a"), ledger.list_jobs(), ledger.token_list()))
+    assert not any((ledger.matching_ids(""), ledger.feed(after=0)))
+    assert ledger.newest_named("a") is None
+    assert ledger.receipt("a") is None
+
+
+def test_a_job_comes_back_as_it_was_written(ledger: Ledger) -> None:
+    written = job(
+        1,
+        user="zoë",
+        name="Größe 日本 \N{SNOWMAN}",
+        spec=bytes(range(256)) * 1024,
+        request=REQUEST,
+        terms=TERMS,
+        size=1000,
+        state="running",
+        finished_at=1.1,
+        waiting=[(0, 5), (7, 1000)],
+        counts={"running": 2, "pending": 998},
+        reason='it\'s "quoted"; -- and\nbroken\0',
+    )
+    ledger.commit(Changes(new_jobs=[written]))
+    assert ledger.jobs(["job-1", "nobody"]) == {"job-1": written}
+    assert ledger.specs(["job-1", "nobody"]) == {"job-1": written.spec}
+
+
+def test_progress_changes_its_part_of_the_job_and_nothing_else(ledger: Ledger) -> None:
+    ledger.commit(Changes(new_jobs=[job(1, size=9, waiting=[(0, 9)]), job(2)]))
+    progress = JobProgress(id="job-1", state="running", waiting=[(3, 9)], counts={"running": 3}, reason="why")
+    ledger.commit(Changes(progress=[progress]))
+    kept = {field: getattr(progress, field) for field in progress.__struct_fields__}
+    assert ledger.jobs(["job-1", "job-2"]) == {
+        "job-1": msgspec.structs.replace(job(1, size=9), **kept),
+        "job-2": job(2),
+    }
+
+
+def test_a_job_may_come_and_progress_in_one_commit(ledger: Ledger) -> None:
+    ledger.commit(Changes(new_jobs=[job(1)], progress=[JobProgress(id="job-1", state="failed", finished_at=3.0)]))
+    assert ledger.jobs(["job-1"])["job-1"].state == "failed"
+
+
+@pytest.mark.parametrize(
+    "contradiction",
+    [
+        pytest.param(Changes(new_jobs=[job(2), job(3, "job-1")]), id="a job id again"),
+        pytest.param(Changes(new_jobs=[job(2), job(3, "job-2")]), id="a job id twice"),
+        pytest.param(Changes(new_jobs=[job(2), job(1, "job-3")]), id="a seq again"),
+        pytest.param(Changes(progress=[JobProgress(id="nobody", state="running")]), id="progress of no job"),
+        pytest.param(Changes(tasks=[task("job-2", id_="job-1")]), id="a task of another job"),
+        pytest.param(Changes(attempts=[attempt("try-1", "job-2")]), id="an attempt of another task"),
+    ],
+)
+def test_a_commit_that_contradicts_what_is_there_changes_nothing(ledger: Ledger, contradiction: Changes) -> None:
+    ledger.commit(Changes(new_jobs=[job(1)], tasks=[task("job-1")], attempts=[attempt("try-1", "job-1")]))
+    before = everything(ledger)
+    good = Changes(
+        progress=[JobProgress(id="job-1", state="succeeded", finished_at=1.0)],
+        tasks=[task("job-1", state="succeeded")],
+        attempts=[attempt("try-1", "job-1", held=False)],
+        workers=[worker("w")],
+        feed=[line(1)],
+        tokens=[token("t")],
+        receipts=[ReceiptRecord(key="k", digest="d", ids=["job-1"], at=1.0)],
+    )
+    whole = Changes(**{f: getattr(good, f) + getattr(contradiction, f) for f in good.__struct_fields__})
+    with pytest.raises(LedgerError):
+        ledger.commit(whole)
+    assert everything(ledger) == before
+    ledger.commit(good)
+    assert ledger.jobs(["job-1"])["job-1"].state == "succeeded"
+
+
+def test_what_the_caller_does_to_its_records_later_changes_nothing_in_the_ledger(ledger: Ledger) -> None:
+    mine = Changes(
+        new_jobs=[job(1, waiting=[(0, 3)], counts={"pending": 3})],
+        tasks=[task("job-1")],
+        attempts=[attempt("try-1", "job-1", devices=[0])],
+        feed=[line(1, worker="w")],
+        receipts=[ReceiptRecord(key="k", digest="d", ids=["job-1"], at=1.0)],
+    )
+    ledger.commit(mine)
+    as_written = msgspec.json.decode(msgspec.json.encode(mine), type=Changes)
+
+    def spoil(
+        a_job: JobRecord, a_task: TaskRecord, one: AttemptRecord, a_line: FeedRecord, paper: ReceiptRecord
+    ) -> None:
+        a_job.state, a_task.state, one.held = "failed", "failed", False
+        a_job.waiting.append((5, 6))
+        a_job.counts["failed"] = 1
+        one.devices.append(7)
+        a_line.body["worker"] = "other"
+        paper.ids.clear()
+
+    def check() -> None:
+        assert list(ledger.jobs(["job-1"]).values()) == as_written.new_jobs
+        assert ledger.tasks_of("job-1") == as_written.tasks
+        assert ledger.attempts_of("job-1") == ledger.load().attempts == as_written.attempts
+        assert ledger.feed(after=0) == as_written.feed
+        assert ledger.receipt("k") == as_written.receipts[0]
+
+    spoil(mine.new_jobs[0], mine.tasks[0], mine.attempts[0], mine.feed[0], mine.receipts[0])
+    check()
+    paper = ledger.receipt("k")
+    assert paper is not None
+    read = ledger.tasks_of("job-1")[0], ledger.attempts_of("job-1")[0], ledger.feed(after=0)[0], paper
+    spoil(ledger.jobs(["job-1"])["job-1"], *read)
+    spoil(ledger.load().jobs[0], *read)
+    check()
+
+
+def test_an_empty_commit_changes_nothing(ledger: Ledger) -> None:
+    ledger.commit(Changes())
+    assert ledger.load() == Snapshot()
+
+
+# What a restart reads
+
+
+def test_the_snapshot_holds_every_job_that_has_not_ended_without_its_spec(ledger: Ledger) -> None:
+    jobs = [job(seq, state=state) for seq, state in enumerate(STATES, 1)]
+    ledger.commit(Changes(new_jobs=jobs[::-1]))
+    live = [msgspec.structs.replace(each, spec=b"") for each in jobs if each.state in LIVE]
+    assert ledger.load().jobs == live
+    assert ledger.load().last_job_seq == len(STATES)
+
+
+def test_the_snapshot_holds_a_job_that_ended_while_an_attempt_of_it_still_holds_room(ledger: Ledger) -> None:
+    ended = job(1, size=3, state="cancelled")
+    held, released = attempt("try-1", "job-1.0", "job-1"), attempt("try-2", "job-1.1", "job-1", held=False)
+    tasks = [task("job-1", index, f"job-1.{index}", state="cancelled", result=b"{}") for index in range(3)]
+    ledger.commit(Changes(new_jobs=[ended, job(2, state="failed")], tasks=tasks, attempts=[held, released]))
+    snapshot = ledger.load()
+    assert snapshot.jobs == [msgspec.structs.replace(ended, spec=b"")]
+    assert snapshot.tasks == [tasks[0]]
+    assert snapshot.attempts == [held]
+    ledger.commit(Changes(attempts=[msgspec.structs.replace(held, held=False)]))
+    snapshot = ledger.load()
+    assert not snapshot.jobs
+    assert not snapshot.tasks
+    assert not snapshot.attempts
+
+
+def test_the_snapshot_holds_the_live_tasks_of_live_jobs_in_order(ledger: Ledger) -> None:
+    tasks = [task("job-1", index, f"job-1.{index}", state=state) for index, state in enumerate(STATES)]
+    of_an_ended_job = task("job-2", state="running")
+    new = [job(1, size=len(STATES)), job(2, state="failed")]
+    ledger.commit(Changes(new_jobs=new, tasks=[of_an_ended_job, *reversed(tasks)]))
+    assert ledger.load().tasks == [each for each in tasks if each.state in LIVE]
+
+
+def test_the_snapshot_follows_a_job_that_is_queued_again_after_it_ended(ledger: Ledger) -> None:
+    ledger.commit(Changes(new_jobs=[job(1, state="failed", finished_at=2.0)], tasks=[task("job-1", state="failed")]))
+    assert not ledger.load().jobs
+    ledger.commit(Changes(progress=[JobProgress(id="job-1", state="pending")], tasks=[task("job-1", state="pending")]))
+    assert [each.state for each in ledger.load().jobs] == ["pending"]
+    assert [each.state for each in ledger.load().tasks] == ["pending"]
+
+
+def test_the_snapshot_holds_workers_and_the_tokens_that_are_not_revoked(ledger: Ledger) -> None:
+    workers = [worker("b", draining=True), worker("a", capabilities=b'{"gpu":"\xc3\xa9"}')]
+    tokens = [token("t2"), token("t1", revoked_at=9.0)]
+    ledger.commit(Changes(workers=workers, tokens=tokens, feed=[line(41), line(7)]))
+    ledger.commit(Changes(workers=[worker("b", last_contact=77.5)]))
+    snapshot = ledger.load()
+    assert snapshot.workers == [workers[1], worker("b", last_contact=77.5)]
+    assert snapshot.tokens == tokens[:1]
+    assert snapshot.last_feed_seq == 41
+
+
+# Tasks and attempts
+
+
+def test_a_task_written_again_replaces_the_old_row(ledger: Ledger) -> None:
+    first = task("job-1", worker="w", attempt="try-1", losses=1, failures=2, used_s=0.1, started_at=3.5)
+    last = msgspec.structs.replace(
+        first, state="succeeded", finished_at=9.25, exit_code=-9, artifact_id="é", result=b"\0" * 300_000, reason="done"
+    )
+    ledger.commit(Changes(tasks=[first]))
+    assert ledger.tasks(["job-1"]) == {"job-1": first}
+    ledger.commit(Changes(tasks=[first, last]))
+    assert ledger.tasks(["job-1", "nobody"]) == {"job-1": last}
+
+
+def test_tasks_of_a_job_come_page_by_page_in_order_of_index(ledger: Ledger) -> None:
+    tasks = [task("job-1", index, f"job-1.{index}") for index in (10, 2, 0, 9, 100)]
+    ledger.commit(Changes(tasks=[*tasks, task("job-10")]))
+
+    def page(**bounds: int) -> list[int]:
+        return [each.index for each in ledger.tasks_of("job-1", **bounds)]
+
+    assert page() == [0, 2, 9, 10, 100]
+    assert page(limit=2) == [0, 2]
+    assert page(after=2, limit=2) == [9, 10]
+    assert page(after=10) == [100]
+    assert page(after=100) == page(limit=0) == []
+
+
+def test_attempts_of_a_task_come_in_the_order_in_which_they_were_first_written(ledger: Ledger) -> None:
+    first = attempt("z", "job-1", assigned_at=9.0, devices=[3, 1], share_mib=7, accepted=True, why="tightest fit")
+    second = attempt("a", "job-1", assigned_at=2.0, state="assigned")
+    ledger.commit(Changes(attempts=[first, attempt("other", "job-2")]))
+    ledger.commit(Changes(attempts=[second]))
+    assert ledger.attempts_of("job-1") == [first, second]
+    ended = msgspec.structs.replace(first, held=False, state="failed", finished_at=11.0, reason="lost")
+    ledger.commit(Changes(attempts=[ended]))
+    assert ledger.attempts_of("job-1") == [ended, second]
+
+
+# Lists
+
+
+def test_jobs_are_listed_newest_first_and_page_by_page(ledger: Ledger) -> None:
+    ledger.commit(Changes(new_jobs=[job(seq) for seq in (3, 1, 20, 4)]))
+    assert ids(ledger.list_jobs()) == ["job-20", "job-4", "job-3", "job-1"]
+    assert ids(ledger.list_jobs(limit=2)) == ["job-20", "job-4"]
+    assert ids(ledger.list_jobs(limit=2, before=4)) == ["job-3", "job-1"]
+    assert ids(ledger.list_jobs(before=1)) == ids(ledger.list_jobs(limit=0)) == []
+
+
+def test_lists_narrow_by_states_user_and_name_together(ledger: Ledger) -> None:
+    jobs = [
+        job(seq, f"{user}-{name}-{state}", user=user, name=name, state=state)
+        for seq, (user, name, state) in enumerate(
+            (user, name, state) for user in ("ada", "Ada") for name in ("", "x", "X%") for state in STATES
+        )
+    ]
+    ledger.commit(Changes(new_jobs=jobs))
+    for states in ((), ("running",), ("failed", "pending", "failed"), TERMINAL, ("nonsense",)):
+        for user in ("", "ada", "Ada", "nobody"):
+            for name in ("", "x", "X%", "%"):
+                for before in (None, 20):
+                    expected = [
+                        each.id
+                        for each in reversed(jobs)
+                        if (not states or each.state in states)
+                        and user in ("", each.user)
+                        and name in ("", each.name)
+                        and (before is None or each.seq < before)
+                    ]
+                    asked: dict[str, Any] = {"states": states, "user": user, "name": name, "before": before}
+                    assert ids(ledger.list_jobs(limit=5, **asked)) == expected[:5], asked
+
+
+def test_a_list_follows_a_job_from_state_to_state(ledger: Ledger) -> None:
+    ledger.commit(Changes(new_jobs=[job(1, name="x")]))
+    ledger.commit(Changes(progress=[JobProgress(id="job-1", state="failed")]))
+    for user, name in (("", ""), ("ada", ""), ("", "x")):
+        assert ids(ledger.list_jobs(states=["pending"], user=user, name=name)) == []
+        assert ids(ledger.list_jobs(states=["failed"], user=user, name=name)) == ["job-1"]
+
+
+def test_a_list_shows_the_task_of_a_single_task_job_where_it_has_a_row(ledger: Ledger) -> None:
+    single, array, waiting = job(1), job(2, size=2), job(3)
+    rows = [task("job-1", result=b"42"), task("job-2", 0, "job-2"), task("job-2", 1, "job-2.1")]
+    ledger.commit(Changes(new_jobs=[single, array, waiting], tasks=rows))
+    assert ledger.list_jobs() == [JobView(waiting, None), JobView(array, None), JobView(single, rows[0])]
+
+
+def test_ids_match_by_prefix_and_no_character_is_special(ledger: Ledger) -> None:
+    there = ["a", "a%", "a%b", "a_b", "aXb", "A", "a*", "a?", "a[b", "ab", "é", "éa", "日本", "日本語"]
+    ledger.commit(Changes(new_jobs=[job(seq, id_) for seq, id_ in enumerate(there)]))
+    for prefix in ["", "a", "a%", "a_", "%", "_", "A", "a*", "a?", "a[", "é", "日本", "日本語x", "\\", "'", "a\0"]:
+        matching = sorted(id_ for id_ in there if id_.startswith(prefix))
+        assert ledger.matching_ids(prefix, limit=100) == matching
+        assert ledger.matching_ids(prefix) == matching[:2]
+
+
+def test_a_name_leads_to_the_newest_job_that_has_it(ledger: Ledger) -> None:
+    named = [job(5, name="sweep"), job(9, name="sweep"), job(7, name="sweep"), job(10, name="Sweep"), job(11)]
+    ledger.commit(Changes(new_jobs=named))
+    assert ledger.newest_named("sweep") == "job-9"
+    assert ledger.newest_named("swee") is None
+    assert ledger.newest_named("swee%") is None
+
+
+def test_a_job_without_a_name_is_found_by_no_name(ledger: Ledger) -> None:
+    ledger.commit(Changes(new_jobs=[job(1)]))
+    assert ledger.newest_named("") is None
+
+
+# Feed, receipts, tokens
+
+
+def test_the_feed_comes_oldest_first_after_a_seq_and_of_one_subject(ledger: Ledger) -> None:
+    lines = [line(seq, subject) for seq, subject in ((1, "a"), (2, "b"), (5, "a"), (6, "a%"), (9, "a"))]
+    ledger.commit(Changes(feed=lines[::-1]))
+
+    def seqs(after: int, subject: str = "", limit: int = 1000) -> list[int]:
+        return [each.seq for each in ledger.feed(after=after, subject=subject, limit=limit)]
+
+    assert ledger.feed(after=0) == lines
+    assert seqs(2) == [5, 6, 9]
+    assert seqs(1, limit=2) == [2, 5]
+    assert seqs(0, "a") == [1, 5, 9]
+    assert seqs(1, "a", limit=1) == [5]
+    assert seqs(0, "nobody") == seqs(9) == seqs(0, limit=0) == []
+
+
+def test_the_body_of_a_feed_line_keeps_text_numbers_and_nothing_apart(ledger: Ledger) -> None:
+    written = line(1, text="ü\n\0", whole=2**62, half=0.5, one=1.0, negative=-7, none=None, empty="")
+    ledger.commit(Changes(feed=[written]))
+    [read] = ledger.feed(after=0)
+    assert read == written
+    assert [type(value) for value in read.body.values()] == [type(value) for value in written.body.values()]
+
+
+def test_a_receipt_is_found_by_its_key(ledger: Ledger) -> None:
+    receipt = ReceiptRecord(key="k/ü %", digest="d", ids=["job-2", "job-1"], at=3.25)
+    ledger.commit(Changes(receipts=[receipt]))
+    assert ledger.receipt("k/ü %") == receipt
+    assert ledger.receipt("k/ü _") is None
+    again = msgspec.structs.replace(receipt, ids=[], at=4.0)
+    ledger.commit(Changes(receipts=[again]))
+    assert ledger.receipt("k/ü %") == again
+
+
+def test_tokens_are_listed_oldest_first_and_a_revoked_one_keeps_its_place(ledger: Ledger) -> None:
+    ledger.commit(Changes(tokens=[token("z", created_at=5.0)]))
+    ledger.commit(Changes(tokens=[token("a", created_at=3.0, role="admin")]))
+    ledger.commit(Changes(tokens=[token("z", created_at=5.0, revoked_at=8.5)]))
+    assert ledger.token_list() == [
+        token("z", created_at=5.0, revoked_at=8.5),
+        token("a", created_at=3.0, role="admin"),
+    ]
+
+
+def test_thousands_of_ids_can_be_asked_for_at_once(ledger: Ledger) -> None:
+    many = [job(seq) for seq in range(1, 3001)]
+    ledger.commit(Changes(new_jobs=many))
+    wanted = [f"job-{seq}" for seq in range(1, 40_001)]
+    assert len(ledger.jobs(wanted)) == len(ledger.specs(set(wanted))) == 3000
+
+
+# Any changes at all: every ledger answers as the one in plain dicts does
+
+POOL = ["a", "A", "a%", "a_b", "ab", "é", "日本", "job-1"]
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+SIZE = st.integers(0, 2)
+WHOLE = st.integers(-(2**63), 2**63 - 1)
+NUMBER = st.floats(allow_nan=False, allow_infinity=False)
+VALUES: dict[Any, st.SearchStrategy[Any]] = {
+    str: TEXT,
+    int: WHOLE,
+    float: NUMBER,
+    bool: st.booleans(),
+    bytes: st.binary(max_size=40),
+    int | None: st.none() | WHOLE,
+    float | None: st.none() | NUMBER,
+    bytes | None: st.none() | st.binary(max_size=40),
+    list[int]: st.lists(WHOLE, max_size=3),
+    list[str]: st.lists(TEXT, max_size=3),
+    list[tuple[int, int]]: st.lists(st.tuples(WHOLE, WHOLE), max_size=3),
+    list[Dropped]: st.lists(st.builds(Dropped, WHOLE, WHOLE, TEXT, TEXT), max_size=3),
+    dict[str, int]: st.dictionaries(TEXT, WHOLE, max_size=3),
+    dict[str, str | int | float | None]: st.dictionaries(TEXT, TEXT | WHOLE | NUMBER | st.none(), max_size=3),
+    Request: st.sampled_from([Request(), REQUEST]),
+    Terms: st.sampled_from([Terms(), TERMS]),
+}
+
+
+def some(kind: Any, **chosen: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Up to three records of a kind, every field of them drawn."""
+    fields = {field: chosen.get(field) or VALUES[hint] for field, hint in get_type_hints(kind).items()}
+    return st.lists(st.builds(kind, **fields), max_size=3)
+
+
+@st.composite
+def changes(draw: st.DrawFn, known: list[str]) -> Changes:
+    """Mostly such as a hub makes; sometimes it contradicts what is there."""
+    one, state = st.sampled_from(POOL), st.sampled_from(STATES)
+    tasks = draw(some(TaskRecord, job_id=one, index=st.integers(0, 2), state=state))
+    for each in tasks:
+        each.id = f"{each.job_id}.{each.index}" if each.index else each.job_id
+    attempts = draw(some(AttemptRecord, attempt=one, job_id=one))
+    for each in attempts:
+        each.task_id = f"{each.job_id}.1" if each.accepted else each.job_id
+    return Changes(
+        new_jobs=draw(
+            some(JobRecord, id=one, seq=st.integers(1, 40), user=one, name=one | st.just(""), state=state, size=SIZE)
+        ),
+        progress=draw(some(JobProgress, id=st.sampled_from(known or POOL), state=state)),
+        tasks=tasks,
+        attempts=attempts,
+        workers=draw(some(WorkerRecord, id=one)),
+        usage=draw(some(UsageRecord, user=one)),
+        feed=draw(some(FeedRecord, seq=st.integers(1, 12), subject=one)),
+        tokens=draw(some(TokenRecord, id=one)),
+        receipts=draw(some(ReceiptRecord, key=one)),
+    )
+
+
+def committed(ledger: Ledger, made: Changes) -> bool:
+    try:
+        ledger.commit(made)
+    except LedgerError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", [name for name in LEDGERS if name != "memory"])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_after_any_changes_every_ledger_answers_alike(name: str, data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        model, ledger = MemoryLedger(), LEDGERS[name](Path(folder))
+        try:
+            for _ in range(data.draw(st.integers(1, 6))):
+                made = data.draw(changes(list(model.jobs(POOL))))
+                assert committed(ledger, made) == committed(model, made)
+            assert everything(ledger) == everything(model)
+        finally:
+            ledger.close()

@@ -1,0 +1,237 @@
+"""Same events in, same effects out; and what a decision costs does not grow with the queue."""
+
+import hashlib
+import random
+import sys
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.core.stable import ACTS, NO_EXPLAIN, Stable
+from tests.core.yard import Yard, submission
+
+from ostler.core import place, score
+from ostler.core.persist import take_changes
+from ostler.core.place import settle
+from ostler.core.step import step
+
+FEW, MANY = 100, 100_000
+
+
+def played(acts: list[tuple[int, int, int]]) -> list[str]:
+    """Everything that the hub said and kept."""
+    stable = Stable()
+    told: list[str] = []
+    turn = stable.yard.turn
+
+    def telling(*events: Any) -> Any:
+        said = turn(*events)
+        told.append(repr((events, said)))
+        return said
+
+    stable.yard.turn = telling  # type: ignore[method-assign]
+    for number, first, second in acts:
+        ACTS[number](stable, first, second)
+    told.append(repr(stable.yard.ledger.load()))
+    return told
+
+
+act = st.tuples(st.integers(0, len(ACTS) - 1), st.integers(0, 11), st.integers(0, 11))
+
+
+@settings(max_examples=15, deadline=None, phases=NO_EXPLAIN)
+@given(st.lists(act, min_size=40, max_size=150))
+def test_the_same_events_have_the_same_effects(acts: list[tuple[int, int, int]]) -> None:
+    assert played(acts) == played(acts)
+
+
+def test_the_effects_do_not_depend_on_how_strings_are_hashed() -> None:
+    import subprocess
+
+    code = (
+        "import hashlib, random, tests.core.test_determinism_and_cost as t\n"
+        "rng = random.Random(7)\n"
+        "acts = [(rng.randrange(len(t.ACTS)), rng.randrange(12), rng.randrange(12)) for _ in range(300)]\n"
+        "print(hashlib.sha256(repr(t.played(acts)).encode()).hexdigest())\n"
+    )
+    found = set()
+    for seed in ("0", "1", "4242"):
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        found.add(done.stdout)
+    assert len(found) == 1
+
+
+def crowd(size: int) -> Yard:
+    """A fleet of ten machines that are busy, and a queue of this many jobs of a few shapes that cannot run."""
+    yard = Yard(checked=False)
+    for number in range(10):
+        yard.worker(f"w{number}", gpus=1, vram=24, cores=4, slots=4)
+    busy = submission(1, "busy0", gpu_count=1, min_cpu_cores=3)
+    for number in range(1, 10):
+        busy.jobs += submission(1, f"busy{number}", gpu_count=1, min_cpu_cores=3).jobs
+    yard.turn(busy)
+    for number in range(10):
+        yard.start(f"busy{number}")
+    specs = [
+        {"gpu_count": 1},
+        {"gpu_count": 1, "user_id": "bob"},
+        {"min_cpu_cores": 2, "user_id": "eve"},
+        {"gpu_count": 2, "priority": 5},
+        {"labels": ["zone = mars"], "job_tier": "training"},
+    ]
+    jobs = [submission(1, f"q{number}", **specs[number % len(specs)]).jobs[0] for number in range(size)]
+    event = submission(2, "first", **specs[0])
+    event.jobs = jobs
+    yard.turn(event)
+    assert len(yard.fleet.held) == 10
+    return yard
+
+
+class Calls:
+    """How often each function of the core is called, and how many steps of its loops are taken."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+
+    def __enter__(self) -> "Calls":
+        sys.setprofile(self._seen)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _seen(self, frame: Any, event: str, arg: Any) -> None:
+        name = frame.f_globals.get("__name__", "")
+        if event == "call" and name.startswith("ostler.core."):
+            self.calls[f"{name.rpartition('.')[2]}.{frame.f_code.co_qualname}"] += 1
+
+
+def cost(yard: Yard, *events: Any) -> Counter[str]:
+    """One batch without the check and without the ledger: the decision alone."""
+    with Calls() as seen:
+        for event in events:
+            step(yard.fleet, event, yard.now)
+        settle(yard.fleet, yard.now)
+        take_changes(yard.fleet, yard.now)
+    return seen.calls
+
+
+def events_on(yard: Yard) -> dict[str, Any]:
+    from ostler.core.events import TaskEnded, WorkerAsked, WorkerBeat
+    from ostler.domain.worker import Slots
+
+    box = yard.fleet.workers["w3"]
+    ended = TaskEnded(
+        worker_id="w3",
+        session=box.session,
+        task_id=next(held.task_id for held in box.attempts.values()),
+        attempt=next(iter(box.attempts)),
+        state="succeeded",
+        exit_code=0,
+    )
+    return {
+        "a job that fits": submission(9, "small"),
+        "a job that does not": submission(9, "large", gpu_count=1),
+        "a job of a new shape": submission(9, "other", min_memory_gb=3),
+        "a worker asks": WorkerAsked(worker_id="w3", session=box.session),
+        "a worker beats": WorkerBeat(worker_id="w3", session=box.session, slots=Slots(batch_total=4, batch_in_use=1)),
+        "a task ends and another starts": ended,
+        "one of those that wait is cancelled": yard.cancellation(f"q{FEW // 2}"),
+    }
+
+
+@pytest.fixture(scope="module")
+def crowds() -> dict[int, Yard]:
+    return {size: crowd(size) for size in (FEW, MANY)}
+
+
+NAMES = [
+    "a job that fits",
+    "a job that does not",
+    "a job of a new shape",
+    "a worker asks",
+    "a worker beats",
+    "a task ends and another starts",
+    "one of those that wait is cancelled",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_an_event_costs_does_not_grow_with_the_queue(name: str, crowds: dict[int, Yard]) -> None:
+    few, many = (cost(crowds[size], events_on(crowds[size])[name]) for size in (FEW, MANY))
+    assert few == many
+    assert sum(many.values()) < 500
+
+
+def test_a_pass_that_places_nothing_looks_at_no_job(crowds: dict[int, Yard]) -> None:
+    calls = cost(crowds[MANY])
+    assert sum(calls.values()) < 20
+    looked = {name for name in calls if name.startswith(("match.", "score.", "room.pick"))}
+    assert not looked
+
+
+def test_the_lines_run_by_a_decision_do_not_grow_with_the_queue() -> None:
+    """Calls can hide a loop: count every line."""
+
+    def lines(size: int) -> int:
+        yard = crowd(size)
+        event = events_on(yard)["a task ends and another starts"]
+        count = 0
+
+        def seen(frame: Any, kind: str, arg: Any) -> Any:
+            nonlocal count
+            if not frame.f_globals.get("__name__", "").startswith("ostler."):
+                return None
+            if kind == "line":
+                count += 1
+            return seen
+
+        sys.settrace(seen)
+        try:
+            step(yard.fleet, event, yard.now)
+            settle(yard.fleet, yard.now)
+            take_changes(yard.fleet, yard.now)
+        finally:
+            sys.settrace(None)
+        return count
+
+    assert lines(FEW) == lines(20_000)
+
+
+def test_workers_in_the_same_state_are_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [0]
+    real = score.score
+
+    def counting(*args: Any) -> Any:
+        calls[0] += 1
+        return real(*args)
+
+    monkeypatch.setattr(place, "score", counting)
+    yard = Yard(checked=False)
+    for number in range(300):
+        yard.worker(f"w{number:03d}", gpus=4, vram=96)
+    calls[0] = 0
+    yard.submit(gpu_count=1)
+    assert calls[0] == 1
+
+
+def test_a_million_tasks_in_an_array_are_one_entry_of_the_queue() -> None:
+    yard = Yard(checked=False)
+    with Calls() as seen:
+        yard.submit("a", array=1_000_000)
+    assert sum(seen.calls.values()) < 100
+
+
+def test_a_run_can_be_repeated_from_its_acts() -> None:
+    rng = random.Random(3)
+    acts = [(rng.randrange(len(ACTS)), rng.randrange(12), rng.randrange(12)) for _ in range(400)]
+    first, second = (hashlib.sha256(repr(played(acts)).encode()).hexdigest() for _ in range(2))
+    assert first == second

@@ -1,0 +1,204 @@
+"""Who is next: priority, tier, who has used least, arrival; and nobody blocks those behind."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.core.yard import Yard
+
+from ostler.core.usage import HALF_LIFE_S, Usage
+
+DAY_S = 86_400.0
+
+
+def start_order(yard: Yard, jobs: int) -> list[str]:
+    """The jobs in the order in which a machine with one slot takes them."""
+    taken = []
+    yard.worker("box", slots=1)
+    for _ in range(jobs):
+        [running] = [attempt.task_id for attempt in yard.fleet.held.values()]
+        taken.append(running)
+        yard.end(running)
+    return taken
+
+
+def test_a_higher_priority_goes_first_and_a_negative_one_last() -> None:
+    yard = Yard()
+    yard.submit("low", priority=-5)
+    yard.submit("none")
+    yard.submit("high", priority=7)
+    yard.submit("higher", priority=8, job_tier="data_processing")
+    assert start_order(yard, 4) == ["higher", "high", "none", "low"]
+
+
+def test_within_a_priority_training_and_fine_tuning_go_first_then_evaluation_then_data_processing() -> None:
+    yard = Yard()
+    yard.submit("data", job_tier="data_processing")
+    yard.submit("eval", job_tier="evaluation")
+    yard.submit("train", job_tier="training")
+    yard.submit("tune", job_tier="fine_tuning")
+    assert start_order(yard, 4) == ["train", "tune", "eval", "data"]
+
+
+def test_priority_outweighs_tier() -> None:
+    yard = Yard()
+    yard.submit("train", job_tier="training")
+    yard.submit("data", job_tier="data_processing", priority=1)
+    assert start_order(yard, 2) == ["data", "train"]
+
+
+def test_within_a_user_arrival_decides_whatever_the_shape() -> None:
+    yard = Yard()
+    jobs = [yard.submit(f"j{n}", min_cpu_cores=n % 3) for n in range(9)]
+    assert yard.queue() == jobs
+    assert start_order(yard, 9) == jobs
+
+
+def test_between_users_who_has_used_least_goes_first() -> None:
+    yard = Yard()
+    yard.worker("box", gpus=1, vram=24, slots=1)
+    yard.submit("hog", user_id="bob", gpu_count=1)
+    yard.start("hog")
+    yard.submit("bobs", user_id="bob")
+    yard.submit("anns", user_id="ann")
+    assert yard.queue() == ["anns", "bobs"]
+    yard.wait(3600)
+    yard.end("hog")
+    assert yard.where("anns") == "box"
+    assert yard.where("bobs") == ""
+
+
+def test_one_pass_over_free_room_is_shared_out_between_users() -> None:
+    yard = Yard()
+    for n in range(6):
+        yard.submit(f"bob{n}", user_id="bob")
+    for n in range(3):
+        yard.submit(f"ann{n}", user_id="ann")
+    yard.worker("box", slots=6)
+    placed = sorted(attempt.task_id for attempt in yard.fleet.held.values())
+    assert placed == ["ann0", "ann1", "ann2", "bob0", "bob1", "bob2"]
+
+
+def test_fair_share_never_overrules_priority_or_tier() -> None:
+    yard = Yard()
+    yard.worker("box", gpus=1, slots=1)
+    yard.submit("hog", user_id="bob", gpu_count=1)
+    yard.start("hog")
+    yard.submit("anns", user_id="ann")
+    yard.submit("bobs", user_id="bob", priority=1)
+    assert yard.queue() == ["bobs", "anns"]
+
+
+def test_what_was_used_fades_with_its_half_life() -> None:
+    usage = Usage()
+    usage.charge("bob", 100.0, 0.0)
+    assert usage.gpu_seconds("bob", HALF_LIFE_S) == pytest.approx(50.0)
+    usage.charge("ann", 60.0, HALF_LIFE_S)
+    assert usage.of("ann") > usage.of("bob")
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1e6), st.floats(0, 400 * DAY_S)), max_size=30))
+def test_the_order_of_users_is_that_of_their_faded_use_over_any_length_of_time(
+    charges: list[tuple[str, float, float]],
+) -> None:
+    usage, now = Usage(), 0.0
+    truth: dict[str, float] = {}
+    for user, amount, pause in charges:
+        now += pause
+        truth = {name: used * 2 ** -(pause / HALF_LIFE_S) for name, used in truth.items()}
+        truth[user] = truth.get(user, 0.0) + amount
+        usage.charge(user, amount, now)
+    for user, used in truth.items():
+        assert usage.gpu_seconds(user, now) == pytest.approx(used, rel=1e-6, abs=1e-6)
+
+
+def test_a_task_that_does_not_fit_is_skipped_and_blocks_nobody() -> None:
+    yard = Yard()
+    yard.worker("box", gpus=1, vram=24, slots=8)
+    yard.submit("huge", priority=100, gpu_count=64)
+    yard.submit("nowhere", priority=50, labels=["zone = mars"])
+    yard.submit("small", user_id="ann")
+    yard.submit("gpu", user_id="bob", gpu_count=1)
+    assert [yard.where(job) for job in ("huge", "nowhere", "small", "gpu")] == ["", "", "box", "box"]
+
+
+def test_a_task_that_comes_back_stands_where_its_arrival_puts_it() -> None:
+    yard = Yard()
+    yard.worker("box", slots=1)
+    jobs = [yard.submit(f"j{n}") for n in range(4)]
+    yard.start("j0")
+    yard.end("j0", "returned", fault="drain")
+    assert yard.where("j0") == "box"
+    yard.drain("box")
+    yard.end("j0", "returned", fault="drain")
+    assert yard.queue() == jobs
+
+
+def test_a_task_not_placed_in_time_is_unschedulable_with_the_reasons_of_that_moment() -> None:
+    yard = Yard()
+    yard.worker("box", cores=4)
+    yard.submit("late", min_cpu_cores=8, scheduling_timeout_seconds=30)
+    yard.submit("patient", min_cpu_cores=8)
+    yard.wait(29)
+    assert yard.state("late") == "pending"
+    yard.wait(2)
+    assert yard.states("late", "patient") == ["unschedulable", "pending"]
+    row = yard.job("late")
+    assert row.reason.startswith("not placed within 30 s: no registered worker could ever run this")
+    assert "needs 8 cores; box has 4 free of 4" in row.reason
+    assert row.finished_at is not None
+
+
+def test_one_that_is_given_up_delays_nobody() -> None:
+    yard = Yard()
+    yard.submit("late", scheduling_timeout_seconds=5)
+    yard.submit("next")
+    yard.wait(6)
+    yard.worker("box", slots=1)
+    assert yard.states("late", "next") == ["unschedulable", "assigned"]
+
+
+def test_a_task_placed_in_time_is_not_given_up_later() -> None:
+    yard = Yard()
+    yard.worker("box")
+    job = yard.submit(scheduling_timeout_seconds=30)
+    yard.start(job)
+    yard.wait(60)
+    assert yard.state(job) == "running"
+    yard.end(job, "returned", fault="worker")
+    yard.wait(60)
+    assert yard.state(job) != "unschedulable"
+
+
+def test_a_requeued_job_gets_its_scheduling_timeout_anew() -> None:
+    yard = Yard()
+    job = yard.submit(scheduling_timeout_seconds=30)
+    yard.wait(31)
+    yard.requeue(job)
+    yard.wait(29)
+    assert yard.state(job) == "pending"
+    yard.wait(2)
+    assert yard.state(job) == "unschedulable"
+
+
+def test_a_requeued_array_gets_its_scheduling_timeout_anew() -> None:
+    yard = Yard()
+    yard.worker("box")
+    yard.submit("a", array=2, scheduling_timeout_seconds=30)
+    for task in ("a.0", "a.1"):
+        yard.start(task)
+        yard.end(task, "failed")
+    yard.drain("box")
+    yard.requeue("a")
+    yard.wait(31)
+    assert yard.states("a.0", "a.1") == ["unschedulable", "unschedulable"]
+    assert yard.job("a").state == "unschedulable"
+
+
+def test_the_scheduling_timeout_counts_over_a_restart() -> None:
+    yard = Yard()
+    job = yard.submit(scheduling_timeout_seconds=30)
+    yard.wait(20)
+    yard.restart(away=9)
+    assert yard.state(job) == "pending"
+    yard.wait(2)
+    assert yard.state(job) == "unschedulable"

@@ -1,0 +1,140 @@
+"""Whatever happens, in whatever order: the fleet never contradicts itself, and nothing that was accepted is lost."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.core.stable import NO_EXPLAIN, OFFERS, OUTCOMES, PAUSES, SPECS, Stable
+
+few = st.integers(0, 5)
+some = st.integers(0, 11)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """check() runs after every event, and what must hold of the ledger after every turn: see Stable."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stable = Stable()
+
+    @initialize()
+    def two_workers_join(self) -> None:
+        self.stable.register(0)
+        self.stable.register(1)
+
+    @rule(spec=st.integers(0, len(SPECS) - 1))
+    def submit(self, spec: int) -> None:
+        self.stable.submit(spec)
+
+    @precondition(lambda self: self.stable.jobs)
+    @rule(job=some, index=some)
+    def cancel(self, job: int, index: int) -> None:
+        self.stable.cancel(job, index)
+
+    @precondition(lambda self: self.stable.jobs)
+    @rule(job=some, index=some)
+    def requeue(self, job: int, index: int) -> None:
+        self.stable.requeue(job, index)
+
+    @precondition(lambda self: self.stable.jobs)
+    @rule(job=some, index=some)
+    def cancel_in_the_next_batch(self, job: int, index: int) -> None:
+        self.stable.cancel_soon(job, index)
+
+    @precondition(lambda self: self.stable.jobs)
+    @rule(job=some, index=some)
+    def requeue_in_the_next_batch(self, job: int, index: int) -> None:
+        self.stable.requeue_soon(job, index)
+
+    @rule(worker=few)
+    def register(self, worker: int) -> None:
+        self.stable.register(worker)
+
+    @rule(worker=few, with_account=st.integers(0, 1))
+    def beat(self, worker: int, with_account: int) -> None:
+        self.stable.beat(worker, with_account)
+
+    @rule(worker=few)
+    def ask(self, worker: int) -> None:
+        self.stable.ask(worker)
+
+    @rule(worker=few)
+    def deliver_and_accept(self, worker: int) -> None:
+        self.stable.deliver(worker)
+
+    @rule(worker=few, frames=few)
+    def lose_frames_to(self, worker: int, frames: int) -> None:
+        self.stable.lose(worker, frames)
+
+    @rule(worker=few)
+    def speak(self, worker: int) -> None:
+        self.stable.speak(worker)
+
+    @rule(worker=few)
+    def lose_frames_from(self, worker: int) -> None:
+        self.stable.mumble(worker)
+
+    @precondition(lambda self: any(machine.processes for machine in self.stable.machines))
+    @rule(worker=few, outcome=st.integers(0, len(OUTCOMES) - 1))
+    def end(self, worker: int, outcome: int) -> None:
+        self.stable.end(worker, outcome)
+
+    @precondition(lambda self: any(machine.results for machine in self.stable.machines))
+    @rule(worker=few)
+    def send_kept_results_again(self, worker: int) -> None:
+        self.stable.repeat_results(worker)
+
+    @precondition(lambda self: self.stable.said)
+    @rule(which=some, renewed=st.integers(0, 1))
+    def send_an_old_message_again(self, which: int, renewed: int) -> None:
+        self.stable.say_again(which, renewed)
+
+    @rule(worker=few)
+    def disconnect(self, worker: int) -> None:
+        self.stable.disconnect(worker)
+
+    @rule(worker=few)
+    def go_quiet(self, worker: int) -> None:
+        self.stable.go_quiet(worker)
+
+    @rule(worker=few, noticed=st.integers(0, 1))
+    def lose_power(self, worker: int, noticed: int) -> None:
+        self.stable.lose_power(worker, noticed)
+
+    @rule(worker=few, draining=st.integers(0, 1))
+    def drain_or_resume(self, worker: int, draining: int) -> None:
+        self.stable.drain(worker, draining)
+
+    @rule(worker=few, offer=st.integers(0, len(OFFERS) - 1))
+    def change_offer(self, worker: int, offer: int) -> None:
+        self.stable.change_offer(worker, offer)
+
+    @rule()
+    def have_a_good_round(self) -> None:
+        self.stable.good_round()
+
+    @rule()
+    def all_come_back(self) -> None:
+        self.stable.all_come_back()
+
+    @rule(worker=few, pause=st.integers(0, len(PAUSES) - 1))
+    def be_away(self, worker: int, pause: int) -> None:
+        self.stable.be_away(worker, pause)
+
+    @rule(pause=st.integers(0, len(PAUSES) - 1), silent=few)
+    def pass_time(self, pause: int, silent: int) -> None:
+        self.stable.pass_time(pause, silent)
+
+    @rule(seconds=few)
+    def stall_hub(self, seconds: int) -> None:
+        self.stable.stall_hub(seconds)
+
+    @rule(away=st.integers(0, 89))
+    def restart_hub(self, away: int) -> None:
+        self.stable.restart_hub(away)
+
+    def teardown(self) -> None:
+        self.stable.compare_with_ledger()
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=600, stateful_step_count=60, deadline=None, phases=NO_EXPLAIN)

@@ -1,0 +1,175 @@
+"""A world with a witness: it looks at machines and ledger from outside and believes nothing that the hub says of itself.
+
+Beside the world's own checks: the ledger alone gives the fleet in memory; where nothing fails, nothing clashes; once a world is
+calm, no process runs that nobody authorised; at the end nothing is held, running or kept. And some machines never come back.
+"""
+
+import random
+from functools import partial
+from typing import Any
+
+from tests.core.stable import difference, portrait
+
+from ostler.core.events import CancelRequested, DrainRequested, HubWasAway, RequeueRequested, WorkerAsked
+from ostler.core.persist import restore
+from ostler.domain import states
+from ostler.domain.job import JobSpec
+from ostler.sim.campaign import can_run_somewhere, random_job, random_machines
+from ostler.sim.faults import NONE, Faults, drawn
+from ostler.sim.machine import Machine
+from ostler.sim.world import EPOCH, Violation, World
+
+LOOK_EVERY_S = 10.0
+SETTLED_S = 100.0
+"""After the last fault, and the last message that was under way, both sides agree within this time."""
+
+COMPARE_EVERY = 3
+"""Batches, between two comparisons of the ledger with memory."""
+PATIENCE_S = 3 * 3600.0
+"""Of calm, until all must have ended."""
+
+
+class Witness(World):
+    def __init__(self, seed: int, machines: list[Any], faults: Faults = NONE) -> None:
+        super().__init__(seed, machines, faults)
+        self.check_every = 1_000_000  # after every batch is enough here
+        self.settled_at = SETTLED_S if faults is NONE else float("inf")
+        self._pumps = 0
+        self._clashes = 0
+        self._zombies: set[str] = set()
+        self._worst_delay = faults.slow_s if faults.slow else 0.0
+        self.after(LOOK_EVERY_S, self._look)
+
+    def calm(self) -> None:
+        super().calm()
+        self.settled_at = self.now + self._worst_delay + SETTLED_S
+
+    def lose_for_good(self, machine: Machine, silently: bool) -> None:
+        """It burns down: nothing of it is seen again. Silently: the hub's end of the link stays open."""
+        machine.reconnect = lambda: None  # type: ignore[method-assign]
+        machine.processes.clear()
+        machine.results.clear()
+        if silently:
+            machine.session = 0
+        else:
+            self.cut(machine)
+        self.machines.remove(machine)
+
+    def drain(self, machine: Machine, draining: bool) -> None:
+        if machine.name in self.fleet.workers:
+            self.hear(DrainRequested(ref=0, worker_id=machine.name, draining=draining))
+
+    def ask(self, machine: Machine) -> None:
+        if machine.session:
+            self.to_hub(machine, WorkerAsked(worker_id=machine.name, session=machine.session), machine.session)
+
+    def of_one_task(self, kind: type[CancelRequested] | type[RequeueRequested], job_id: str, index: int) -> None:
+        if job_id in self.acknowledged:
+            self.hear(kind(ref=0, job_id=job_id, index=index))
+
+    def stall(self, seconds: float) -> None:
+        """The hub does not run for a while; what waits for it is read before anyone is declared lost."""
+        if self.hub_up and not self._pumping:
+            self._pumping = True
+            self.after(seconds, self._wake_up)
+            self._inbox.insert(0, HubWasAway(seconds))
+
+    def _wake_up(self) -> None:
+        self._pump()
+
+    def _perform(self, effect: Any) -> None:
+        if getattr(effect, "ref", 1) != 0:
+            super()._perform(effect)
+
+    def _pump(self) -> None:
+        super()._pump()
+        self._pumps += 1
+        if self.hub_up and self._pumps % COMPARE_EVERY == 0:
+            self._compare_with_ledger()
+
+    def _compare_with_ledger(self) -> None:
+        kept = portrait(restore(self.ledger.load(), lambda: "", self.now, EPOCH))
+        for part, mine in portrait(self.fleet).items():
+            if told := difference(mine, kept[part]):
+                raise Violation(f"{part} of the ledger and of memory differ: {told}")
+
+    def _look(self) -> None:
+        self.after(LOOK_EVERY_S, self._look)
+        if self.now > self.settled_at:
+            if self.clashes > self._clashes:
+                raise Violation("two tasks met on one GPU where nothing had failed")
+            zombies = {attempt for machine in self.machines for attempt in self._unauthorised(machine)}
+            if zombies & self._zombies:
+                raise Violation(f"runs on and nobody authorised it: {sorted(zombies & self._zombies)[:3]}")
+            self._zombies = zombies
+        self._clashes = self.clashes
+
+    def _unauthorised(self, machine: Machine) -> list[str]:
+        found = []
+        for process in machine.processes.values():
+            attempt = self.fleet.held.get(process.attempt)
+            if not process.stopping and (attempt is None or not attempt.is_current()):
+                found.append(process.attempt)
+        return found
+
+    def at_rest(self) -> None:
+        """All has ended: nothing may be left of it anywhere."""
+        for machine in self.machines:
+            if machine.processes or machine.results:
+                left = [*machine.processes, *machine.results]
+                raise Violation(f"{machine.name} still has {left[:3]}")
+            held = self.fleet.workers[machine.name].attempts
+            if held:
+                raise Violation(f"{machine.name} is still held by {list(held)[:3]}")
+        ended = [job.id for job in self.fleet.jobs.values() if job.state in states.TERMINAL]
+        if ended:
+            raise Violation(f"ended and still in memory: {ended[:3]}")
+
+
+def run(seed: int, *, machines: int = 4, jobs: int = 20, horizon_s: float = 1200.0) -> Witness:
+    """One witnessed world from start to rest. Of four seeds, one is where nothing fails and one where frames get lost."""
+    rng = random.Random(f"witnessed {seed}")
+    faults = [NONE, Faults(lose=0.3, duplicate=0.1), drawn(rng), drawn(rng)][seed % 4]
+    world = Witness(seed, random_machines(rng, machines), faults)
+    for number in range(jobs):
+        spec, duration = random_job(rng, number)
+        world.at(rng.uniform(0, horizon_s * 0.7), partial(world.submit, spec, duration))
+        _meddle(world, rng, spec, horizon_s)
+    if faults is not NONE and rng.random() < 0.5:
+        lost, silently = rng.choice(world.machines), rng.random() < 0.5
+        world.at(rng.uniform(0, horizon_s), partial(world.lose_for_good, lost, silently))
+    for machine in world.machines:
+        world.at(rng.uniform(0, horizon_s), partial(world.ask, machine))
+    drained = rng.choice(world.machines)
+    world.at(horizon_s * 0.4, partial(world.drain, drained, True))
+    world.at(horizon_s * 0.6, partial(world.drain, drained, False))
+    world.at(horizon_s * 0.5, partial(world.stall, rng.choice((25.0, 90.0))))
+    world.run(horizon_s)
+    world.calm()
+    world.after(SETTLED_S, partial(world.drain, drained, False))  # the hub may have been down the first time
+    _run_to_the_end(world)
+    return world
+
+
+def _meddle(world: Witness, rng: random.Random, spec: JobSpec, horizon_s: float) -> None:
+    """People cancel and requeue, whole jobs and single tasks."""
+    if rng.random() < 0.2:
+        world.at(rng.uniform(0, horizon_s), lambda: spec.id in world.acknowledged and world.cancel(spec.id))
+    if rng.random() < 0.2:
+        world.at(rng.uniform(0, horizon_s), partial(world.requeue, spec.id))
+    if spec.array and rng.random() < 0.5:
+        kind = rng.choice((CancelRequested, RequeueRequested))
+        index = rng.randrange(spec.array)
+        world.at(rng.uniform(0, horizon_s), partial(world.of_one_task, kind, spec.id, index))
+
+
+def _run_to_the_end(world: Witness) -> None:
+    over_at = world.now + PATIENCE_S
+    while True:
+        world.run(world.now + 300.0)
+        left = [line for line in world.unfinished() if can_run_somewhere(world, line.partition(":")[0])]
+        if not left and world.now > world.settled_at + 100.0:
+            break
+        if world.now > over_at:
+            raise Violation(f"still not ended after {PATIENCE_S / 3600:.0f} calm hours: {left[:5]}")
+    world.at_rest()
