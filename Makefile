@@ -12,12 +12,12 @@ STAMP := $(VENV)/.setup-done
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test demo bench sim lock clean distclean
+.PHONY: help setup check format test systemd demo bench bench-gateway sim lock clean distclean
 
 help: ## print this list
 	@echo "Ostler: one control plane for a mixed fleet of machines that do machine learning"
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  ARGS='...' is passed on to test, demo, bench and sim; WORKERS=n sets how many tests run side by side"
 
@@ -60,11 +60,17 @@ format: $(STAMP) ## put the code into its standard form
 test: $(STAMP) ## run the tests
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
+systemd: $(STAMP) ## the tests of the machine's service under a real systemd, in namespaces of its own (Linux, root)
+	@OSTLER_TEST_SYSTEMD=1 $(BIN)/pytest tests/enrol/test_systemd.py $(ARGS)
+
 demo: $(STAMP) ## a small fleet on this machine, from the first job to the last
 	@$(BIN)/python examples/demo.py $(ARGS)
 
 bench: $(STAMP) ## measure the hub on this machine
 	@$(BIN)/python benchmarks/yard.py $(ARGS)
+
+bench-gateway: $(STAMP) ## measure the gateway's relay beside nginx (where it is installed) and a direct connection
+	@$(BIN)/python benchmarks/gateway.py $(ARGS)
 
 sim: $(STAMP) ## a long campaign of the simulator: many fleets, many faults, every invariant after every event
 	@$(BIN)/python -m ostler.sim.campaign $(ARGS)

@@ -9,6 +9,7 @@ import platformdirs
 from ostler.domain.errors import BadInput, NotAuthenticated
 
 DEFAULT_PORT = 7600
+DEFAULT_GATEWAY_PORT = 7601
 DEFAULT_HUB = f"http://127.0.0.1:{DEFAULT_PORT}"
 CONFIG_FILE = "ostler.toml"
 TOKEN_FILES = {"admin": "admin.token", "join": "join.token"}

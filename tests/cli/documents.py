@@ -1,5 +1,6 @@
 """Documents as a hub sends them, for a fleet of three machines at one moment."""
 
+from hashlib import sha256
 from typing import Any
 
 NOW = 1_800_000_000.0
@@ -213,4 +214,104 @@ STATUS = {
     "cores": {"total": 68.0, "held": 9.0},
     "memory_gb": {"total": 263.5, "held": 36.0},
     "hub": {"version": "0.1.0", "started_at": at(11_000)},
+}
+
+
+def sweep_job(name: str, hyper: dict[str, Any], status: str = "completed", **metrics: float) -> dict[str, Any]:
+    return {
+        "job_id": sha256(name.encode()).hexdigest(),
+        "name": name,
+        "hyper": hyper,
+        "status": status,
+        "reason": "exit code 1: ValueError: loss is not finite" if status == "failed" else "",
+        "worker": None if status == "pending" else "gpu-box-1",
+        "metrics": metrics,
+        "value": metrics.get("val_loss"),
+    }
+
+
+def sweep(name: str, jobs: list[dict[str, Any]], metric: str = "val_loss", goal: str = "min") -> dict[str, Any]:
+    counts: dict[str, int] = {}
+    for one in jobs:
+        counts[one["status"]] = counts.get(one["status"], 0) + 1
+    ended = [one for one in jobs if one["status"] == "completed" and one["value"] is not None]
+    best = (min if goal == "min" else max)(ended, key=lambda one: one["value"]) if ended else None
+    return {
+        "name": name,
+        "model": "mlp",
+        "mode": "realistic",
+        "metric": metric,
+        "goal": goal,
+        "counts": counts,
+        "total": len(jobs),
+        "best": best and {key: best[key] for key in ("job_id", "name", "value", "hyper")},
+        "jobs": jobs,
+    }
+
+
+RATES = sweep(
+    "mlp-{lr}",
+    [
+        sweep_job(f"mlp-{lr}", {"lr": lr, "epochs": 3}, val_loss=loss, accuracy=1 - loss)
+        for lr, loss in ((0.1, 0.71), (0.03, 0.42), (0.01, 0.305), (0.003, 0.28), (0.001, 0.34), (0.0001, 0.62))
+    ],
+)
+GRID = sweep(
+    "mlp-{lr}-{width}",
+    [
+        sweep_job(f"mlp-{lr}-{width}", {"lr": lr, "width": width}, val_loss=round(0.2 + lr * 3 + 8 / width, 4))
+        for lr in (0.1, 0.01, 0.001)
+        for width in (32, 64, 128)
+    ]
+    + [
+        sweep_job("mlp-0.1-256", {"lr": 0.1, "width": 256}, "failed", val_loss=9.5),
+        sweep_job("mlp-0.01-256", {"lr": 0.01, "width": 256}, "running"),
+        sweep_job("mlp-0.001-256", {"lr": 0.001, "width": 256}, "pending"),
+    ],
+)
+KINDS = sweep(
+    "opt-{optimizer}",
+    [
+        sweep_job(f"opt-{kind}", {"optimizer": kind}, val_loss=loss)
+        for kind, loss in (("sgd", 0.41), ("adam", 0.31), ("lion", 0.29))
+    ],
+)
+MANIFEST = {
+    "file": "manifest.toml",
+    "applied_at": at(900),
+    "counts": {"completed": 20, "running": 3, "claimed": 1, "pending": 14, "failed": 12},
+    "failed": [
+        {
+            "id": sha256(f"f{n}".encode()).hexdigest(),
+            "name": f"gbt-monotone-{n}",
+            "reason": f"exit code 1: ValueError: try {n}: monotonic constraints are not supported for multiclass labels",
+            "worker": "gpu-box-1",
+            "finished_at": at(60.0 * n),
+        }
+        for n in range(1, 12)
+    ],
+}
+CHANGED = {
+    "inserted": 2,
+    "unchanged": 1,
+    "updated": 1,
+    "absent": 1,
+    "jobs": [
+        {
+            "job_id": sha256(name.encode()).hexdigest(),
+            "name": name,
+            "change": change,
+            "differs": differs,
+            "state": state,
+            "workers": workers,
+            "why": why,
+        }
+        for name, change, differs, state, workers, why in (
+            ("mlp-0.1", "inserted", [], "pending", ["gpu-box-1", "pi-3"], ""),
+            ("mlp-huge", "inserted", [], "pending", [], "needs 80 GiB of memory; pi-3 has 7.5 GiB free of 7.5 GiB"),
+            ("gbt", "updated", ["gpu_backend", "gpu_count", "priority"], "pending", ["gpu-box-1"], ""),
+            ("gbt-done", "unchanged", [], "succeeded", [], ""),
+            ("old", "absent", [], "running", [], ""),
+        )
+    ],
 }

@@ -34,7 +34,7 @@ def failed(yard: Yard) -> str:
     done = yard.run("wait", job_id)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr == f"ostler: unlucky ({job_id}) failed: exit code 3\n"
+    assert done.stderr == f"ostler: unlucky ({job_id}) failed: exit code 3: rate 0.5\n"
     return job_id
 
 
@@ -117,7 +117,7 @@ def test_show_tells_people_what_happened(yard: Yard, failed: str) -> None:
 
 
 def test_why_of_a_failed_job_says_what_ended_it(yard: Yard, failed: str) -> None:
-    assert "Failed: exit code 3." in yard.run("why", failed).stdout
+    assert "Failed: exit code 3: rate 0.5." in yard.run("why", failed).stdout
 
 
 def test_why_of_a_waiting_job_says_what_is_missing_and_where(yard: Yard, waiting: str) -> None:
@@ -259,7 +259,10 @@ def test_tokens_are_made_used_and_revoked(yard: Yard, failed: str) -> None:
     assert "viewer" in refused.stderr
     assert re.search(rf"{made['id']} +viewer +ada", yard.run("token", "list").stdout)
     assert yard.run("token", "revoke", made["id"]).returncode == 0
-    unknown = yard.run("jobs", *asked)
+    revoked = yard.run("jobs", *asked)
+    assert revoked.returncode == 4
+    assert revoked.stderr.startswith("ostler: this token was revoked; ")
+    unknown = yard.run("jobs", "--token", "nobody-knows-this")
     assert unknown.returncode == 4
     assert unknown.stderr == "ostler: the hub does not know this token; bring a valid one by --token or OSTLER_TOKEN\n"
 

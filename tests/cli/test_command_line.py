@@ -11,7 +11,9 @@ from ostler.cli.exits import sentence_of
 from ostler.cli.main import run
 from ostler.domain.errors import BadInput, NotAuthenticated
 
-COMMANDS = "up hub worker submit run wait cancel requeue jobs show why logs status workers token config".split()
+COMMANDS = (
+    "up hub worker submit run wait cancel requeue apply plan reload jobs show why logs status sweeps workers token config"
+).split()
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +86,11 @@ def test_no_arguments_print_the_help_as_wrong_usage(capsys: pytest.CaptureFixtur
         ("worker show", "missing argument"),
         ("hub --port 99999", "99999 is not in the range"),
         ("hub --log-level loud", "--log-level: 'loud' is not one of debug, info, warning, error"),
-        ("token create", "missing option '--role'"),
+        ("token create", "say what the token is for: --role"),
+        ("apply", "missing argument 'FILE'; see: ostler apply --help"),
+        ("apply nowhere.toml", "nowhere.toml cannot be read: No such file or directory"),
+        ("plan /", "/ cannot be read: Is a directory"),
+        ("sweeps show", "missing argument 'NAME'"),
     ],
 )
 def test_wrong_usage_is_told_in_one_line(line: str, told: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +115,12 @@ def test_wrong_usage_is_told_in_one_line(line: str, told: str, capsys: pytest.Ca
         "wait x",
         "--hub http://127.0.0.1:9 jobs",
         "jobs --token t",
+        "apply /dev/null",
+        "plan /dev/null",
+        "reload",
+        "sweeps",
+        "sweeps show x",
+        "sweeps cancel x --yes",
         "token list",
     ],
 )

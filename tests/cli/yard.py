@@ -42,9 +42,9 @@ class Yard:
         }
         self.hub: subprocess.Popen[bytes] | None = None
 
-    def start_hub(self) -> None:
+    def start_hub(self, *more: str) -> None:
         (self.state / "hub.url").unlink(missing_ok=True)
-        arguments = ["hub", "--port", str(self.port), "--log-level", "warning"]
+        arguments = ["hub", "--port", str(self.port), "--log-level", "warning", *more]
         self.hub = subprocess.Popen([*OSTLER, *arguments], env=self.environment)
         until(lambda: (self.state / "hub.url").exists(), "the hub listens", self.hub)
 

@@ -1,125 +1,29 @@
-"""What every ledger does, asked of every ledger. A new one is a line in LEDGERS."""
+"""What every ledger does, asked of every ledger."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from tests.conformance.ledgers import (
+    REQUEST,
+    TERMS,
+    artifact,
+    attempt,
+    everything,
+    ids,
+    job,
+    line,
+    manifest,
+    task,
+    terms,
+    token,
+    worker,
+)
 
 from ostler.domain.errors import LedgerError
-from ostler.domain.job import Terms
-from ostler.domain.labels import Constraint
-from ostler.domain.records import (
-    AttemptRecord,
-    Dropped,
-    FeedRecord,
-    JobProgress,
-    JobRecord,
-    ReceiptRecord,
-    TaskRecord,
-    TokenRecord,
-    UsageRecord,
-    WorkerRecord,
-)
-from ostler.domain.resources import Request
+from ostler.domain.records import AttemptRecord, FeedRecord, JobProgress, JobRecord, ReceiptRecord, TaskRecord
 from ostler.domain.states import LIVE, STATES, TERMINAL
 from ostler.ledger.base import Changes, JobView, Ledger, Snapshot
-from ostler.ledger.memory import MemoryLedger
-from ostler.ledger.sqlite import SqliteLedger
-
-LEDGERS: dict[str, Callable[[Path], Ledger]] = {
-    "memory": lambda folder: MemoryLedger(),
-    "sqlite": lambda folder: SqliteLedger(folder / "ostler.db"),
-}
-
-REQUEST = Request(
-    gpu_count=2,
-    gpu_type="h100",
-    backend="nvidia",
-    vram_mib=81_920,
-    cores_milli=1_500,
-    memory_mib=4_096,
-    labels=(Constraint("zone", "in", "eu,ü"), Constraint("nvlink", "exists")),
-    prefer=(Constraint("driver", ">=", "550"),),
-)
-TERMS = Terms(priority=-3, tier="training", max_attempts=7, max_retries=2, max_runtime_s=0.5)
-
-
-@pytest.fixture(params=LEDGERS)
-def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
-    made = LEDGERS[request.param](tmp_path)
-    yield made
-    made.close()
-
-
-def job(seq: int, id_: str = "", **fields: Any) -> JobRecord:
-    known: dict[str, Any] = {
-        "user": "ada",
-        "name": "",
-        "spec": b'{"command":["true"]}',
-        "request": Request(),
-        "terms": Terms(),
-        "size": 0,
-        "state": "pending",
-        "submitted_at": 1000.0 + seq,
-    }
-    return JobRecord(id=id_ or f"job-{seq}", seq=seq, **(known | fields))
-
-
-def task(job_id: str, index: int = 0, id_: str = "", **fields: Any) -> TaskRecord:
-    return TaskRecord(id=id_ or job_id, job_id=job_id, index=index, **({"state": "running"} | fields))
-
-
-def attempt(name: str, task_id: str, job_id: str = "", **fields: Any) -> AttemptRecord:
-    known: dict[str, Any] = {"worker": "w", "state": "running", "assigned_at": 5.0}
-    return AttemptRecord(attempt=name, task_id=task_id, job_id=job_id or task_id, **(known | fields))
-
-
-def line(seq: int, subject: str = "job-1", **body: str | int | float | None) -> FeedRecord:
-    return FeedRecord(seq=seq, at=seq / 7, kind="job", subject=subject, body=body)
-
-
-def token(id_: str, **fields: Any) -> TokenRecord:
-    known: dict[str, Any] = {"role": "user", "user": "ada", "digest": "d", "created_at": 1.0}
-    return TokenRecord(id=id_, **(known | fields))
-
-
-def worker(id_: str, **fields: Any) -> WorkerRecord:
-    known: dict[str, Any] = {"capabilities": b"{}", "registered_at": 1.0, "last_contact": 2.0}
-    return WorkerRecord(id=id_, **(known | fields))
-
-
-def ids(views: list[JobView]) -> list[str]:
-    return [view.job.id for view in views]
-
-
-def everything(ledger: Ledger) -> dict[str, Any]:
-    """Every read there is, with every kind of argument."""
-    names, subjects = [*POOL, "nobody", ""], [*POOL, ""]
-    task_ids = [*POOL, *(f"{name}.{index}" for name in POOL for index in range(3))]
-    return {
-        "load": ledger.load(),
-        "jobs": ledger.jobs(names),
-        "specs": ledger.specs(names),
-        "tasks": ledger.tasks(task_ids),
-        "tasks_of": [ledger.tasks_of(name, after=after, limit=2) for name in names for after in (-1, 0, 1)],
-        "attempts_of": [ledger.attempts_of(id_) for id_ in task_ids],
-        "states": [ledger.list_jobs(states=states) for states in ((), LIVE, TERMINAL, ("pending",), ("nonsense",))],
-        "users": [ledger.list_jobs(user=user, states=states) for user in names for states in ((), LIVE)],
-        "names": [ledger.list_jobs(name=name, states=states) for name in names for states in ((), TERMINAL)],
-        "both": [ledger.list_jobs(name=name, user=user) for name in names for user in names],
-        "pages": [ledger.list_jobs(before=before, limit=limit) for before in (None, 0, 7) for limit in (0, 1, 3)],
-        "matching": [ledger.matching_ids(prefix, limit=3) for prefix in names],
-        "named": [ledger.newest_named(name) for name in names],
-        "feed": [ledger.feed(after=after, subject=s, limit=4) for after in (-1, 0, 5) for s in subjects],
-        "receipts": [ledger.receipt(key) for key in names],
-        "tokens": ledger.token_list(),
-    }
-
 
 # Jobs
 
@@ -129,8 +33,10 @@ def test_an_empty_ledger_answers_every_read_with_nothing(ledger: Ledger) -> None
     assert not any((ledger.jobs(["a"]), ledger.jobs([]), ledger.specs(["a"]), ledger.tasks(["a"])))
     assert not any((ledger.tasks_of("a"), ledger.attempts_of("a"), ledger.list_jobs(), ledger.token_list()))
     assert not any((ledger.matching_ids(""), ledger.feed(after=0)))
+    assert not any((ledger.manifest_jobs(), ledger.artifacts(), ledger.artifacts(ids=["a"]), ledger.wanted_artifacts()))
     assert ledger.newest_named("a") is None
     assert ledger.receipt("a") is None
+    assert ledger.manifest() is None
 
 
 def test_a_job_comes_back_as_it_was_written(ledger: Ledger) -> None:
@@ -144,6 +50,8 @@ def test_a_job_comes_back_as_it_was_written(ledger: Ledger) -> None:
         size=1000,
         state="running",
         finished_at=1.1,
+        origin="manifest",
+        sweep="Größe {lr}",
         waiting=[(0, 5), (7, 1000)],
         counts={"running": 2, "pending": 998},
         reason='it\'s "quoted"; -- and\nbroken\0',
@@ -176,12 +84,15 @@ def test_a_job_may_come_and_progress_in_one_commit(ledger: Ledger) -> None:
         pytest.param(Changes(new_jobs=[job(2), job(3, "job-2")]), id="a job id twice"),
         pytest.param(Changes(new_jobs=[job(2), job(1, "job-3")]), id="a seq again"),
         pytest.param(Changes(progress=[JobProgress(id="nobody", state="running")]), id="progress of no job"),
+        pytest.param(Changes(changed_terms=[terms("job-1"), terms("nobody")]), id="terms of no job"),
         pytest.param(Changes(tasks=[task("job-2", id_="job-1")]), id="a task of another job"),
         pytest.param(Changes(attempts=[attempt("try-1", "job-2")]), id="an attempt of another task"),
+        pytest.param(Changes(manifest=[manifest("other", id=2)]), id="a second manifest"),
     ],
 )
 def test_a_commit_that_contradicts_what_is_there_changes_nothing(ledger: Ledger, contradiction: Changes) -> None:
     ledger.commit(Changes(new_jobs=[job(1)], tasks=[task("job-1")], attempts=[attempt("try-1", "job-1")]))
+    ledger.commit(Changes(artifacts=[artifact("ab")], manifest=[manifest("first")]))
     before = everything(ledger)
     good = Changes(
         progress=[JobProgress(id="job-1", state="succeeded", finished_at=1.0)],
@@ -191,6 +102,10 @@ def test_a_commit_that_contradicts_what_is_there_changes_nothing(ledger: Ledger,
         feed=[line(1)],
         tokens=[token("t")],
         receipts=[ReceiptRecord(key="k", digest="d", ids=["job-1"], at=1.0)],
+        changed_terms=[terms("job-1", name="renamed", sweep="s")],
+        artifacts=[artifact("a")],
+        gone_artifacts=["ab"],
+        manifest=[manifest("last")],
     )
     whole = Changes(**{f: getattr(good, f) + getattr(contradiction, f) for f in good.__struct_fields__})
     with pytest.raises(LedgerError):
@@ -198,6 +113,7 @@ def test_a_commit_that_contradicts_what_is_there_changes_nothing(ledger: Ledger,
     assert everything(ledger) == before
     ledger.commit(good)
     assert ledger.jobs(["job-1"])["job-1"].state == "succeeded"
+    assert [one.id for _, one in ledger.artifacts()] == ["a"]
 
 
 def test_what_the_caller_does_to_its_records_later_changes_nothing_in_the_ledger(ledger: Ledger) -> None:
@@ -287,8 +203,8 @@ def test_the_snapshot_follows_a_job_that_is_queued_again_after_it_ended(ledger: 
 
 
 def test_the_snapshot_holds_workers_and_the_tokens_that_are_not_revoked(ledger: Ledger) -> None:
-    workers = [worker("b", draining=True), worker("a", capabilities=b'{"gpu":"\xc3\xa9"}')]
-    tokens = [token("t2"), token("t1", revoked_at=9.0)]
+    workers = [worker("b", draining=True), worker("a", capabilities=b'{"gpu":"\xc3\xa9"}', claims=b'{"cpu_cores":2}')]
+    tokens = [token("t2", expires_at=4.5), token("t1", revoked_at=9.0)]
     ledger.commit(Changes(workers=workers, tokens=tokens, feed=[line(41), line(7)]))
     ledger.commit(Changes(workers=[worker("b", last_contact=77.5)]))
     snapshot = ledger.load()
@@ -303,7 +219,17 @@ def test_the_snapshot_holds_workers_and_the_tokens_that_are_not_revoked(ledger: 
 def test_a_task_written_again_replaces_the_old_row(ledger: Ledger) -> None:
     first = task("job-1", worker="w", attempt="try-1", losses=1, failures=2, used_s=0.1, started_at=3.5)
     last = msgspec.structs.replace(
-        first, state="succeeded", finished_at=9.25, exit_code=-9, artifact_id="é", result=b"\0" * 300_000, reason="done"
+        first,
+        state="succeeded",
+        finished_at=9.25,
+        exit_code=-9,
+        artifact_id="é",
+        metrics={"loss": 0.1, "Größe": -1e300},
+        checkpoint="c",
+        checkpoint_by="w",
+        result_id="r",
+        result=b"\0" * 300_000,
+        reason="done",
     )
     ledger.commit(Changes(tasks=[first]))
     assert ledger.tasks(["job-1"]) == {"job-1": first}
@@ -326,7 +252,8 @@ def test_tasks_of_a_job_come_page_by_page_in_order_of_index(ledger: Ledger) -> N
 
 
 def test_attempts_of_a_task_come_in_the_order_in_which_they_were_first_written(ledger: Ledger) -> None:
-    first = attempt("z", "job-1", assigned_at=9.0, devices=[3, 1], share_mib=7, accepted=True, why="tightest fit")
+    granted = {"devices": [3, 1], "share_mib": 7, "cores_milli": 1_500, "memory_mib": 512, "pool": "service"}
+    first = attempt("z", "job-1", assigned_at=9.0, accepted=True, why="tightest fit", **granted)
     second = attempt("a", "job-1", assigned_at=2.0, state="assigned")
     ledger.commit(Changes(attempts=[first, attempt("other", "job-2")]))
     ledger.commit(Changes(attempts=[second]))
@@ -447,9 +374,9 @@ def test_a_receipt_is_found_by_its_key(ledger: Ledger) -> None:
 def test_tokens_are_listed_oldest_first_and_a_revoked_one_keeps_its_place(ledger: Ledger) -> None:
     ledger.commit(Changes(tokens=[token("z", created_at=5.0)]))
     ledger.commit(Changes(tokens=[token("a", created_at=3.0, role="admin")]))
-    ledger.commit(Changes(tokens=[token("z", created_at=5.0, revoked_at=8.5)]))
+    ledger.commit(Changes(tokens=[token("z", created_at=5.0, revoked_at=8.5, expires_at=7.0)]))
     assert ledger.token_list() == [
-        token("z", created_at=5.0, revoked_at=8.5),
+        token("z", created_at=5.0, revoked_at=8.5, expires_at=7.0),
         token("a", created_at=3.0, role="admin"),
     ]
 
@@ -459,84 +386,3 @@ def test_thousands_of_ids_can_be_asked_for_at_once(ledger: Ledger) -> None:
     ledger.commit(Changes(new_jobs=many))
     wanted = [f"job-{seq}" for seq in range(1, 40_001)]
     assert len(ledger.jobs(wanted)) == len(ledger.specs(set(wanted))) == 3000
-
-
-# Any changes at all: every ledger answers as the one in plain dicts does
-
-POOL = ["a", "A", "a%", "a_b", "ab", "é", "日本", "job-1"]
-TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-SIZE = st.integers(0, 2)
-WHOLE = st.integers(-(2**63), 2**63 - 1)
-NUMBER = st.floats(allow_nan=False, allow_infinity=False)
-VALUES: dict[Any, st.SearchStrategy[Any]] = {
-    str: TEXT,
-    int: WHOLE,
-    float: NUMBER,
-    bool: st.booleans(),
-    bytes: st.binary(max_size=40),
-    int | None: st.none() | WHOLE,
-    float | None: st.none() | NUMBER,
-    bytes | None: st.none() | st.binary(max_size=40),
-    list[int]: st.lists(WHOLE, max_size=3),
-    list[str]: st.lists(TEXT, max_size=3),
-    list[tuple[int, int]]: st.lists(st.tuples(WHOLE, WHOLE), max_size=3),
-    list[Dropped]: st.lists(st.builds(Dropped, WHOLE, WHOLE, TEXT, TEXT), max_size=3),
-    dict[str, int]: st.dictionaries(TEXT, WHOLE, max_size=3),
-    dict[str, str | int | float | None]: st.dictionaries(TEXT, TEXT | WHOLE | NUMBER | st.none(), max_size=3),
-    Request: st.sampled_from([Request(), REQUEST]),
-    Terms: st.sampled_from([Terms(), TERMS]),
-}
-
-
-def some(kind: Any, **chosen: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Up to three records of a kind, every field of them drawn."""
-    fields = {field: chosen.get(field) or VALUES[hint] for field, hint in get_type_hints(kind).items()}
-    return st.lists(st.builds(kind, **fields), max_size=3)
-
-
-@st.composite
-def changes(draw: st.DrawFn, known: list[str]) -> Changes:
-    """Mostly such as a hub makes; sometimes it contradicts what is there."""
-    one, state = st.sampled_from(POOL), st.sampled_from(STATES)
-    tasks = draw(some(TaskRecord, job_id=one, index=st.integers(0, 2), state=state))
-    for each in tasks:
-        each.id = f"{each.job_id}.{each.index}" if each.index else each.job_id
-    attempts = draw(some(AttemptRecord, attempt=one, job_id=one))
-    for each in attempts:
-        each.task_id = f"{each.job_id}.1" if each.accepted else each.job_id
-    return Changes(
-        new_jobs=draw(
-            some(JobRecord, id=one, seq=st.integers(1, 40), user=one, name=one | st.just(""), state=state, size=SIZE)
-        ),
-        progress=draw(some(JobProgress, id=st.sampled_from(known or POOL), state=state)),
-        tasks=tasks,
-        attempts=attempts,
-        workers=draw(some(WorkerRecord, id=one)),
-        usage=draw(some(UsageRecord, user=one)),
-        feed=draw(some(FeedRecord, seq=st.integers(1, 12), subject=one)),
-        tokens=draw(some(TokenRecord, id=one)),
-        receipts=draw(some(ReceiptRecord, key=one)),
-    )
-
-
-def committed(ledger: Ledger, made: Changes) -> bool:
-    try:
-        ledger.commit(made)
-    except LedgerError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize("name", [name for name in LEDGERS if name != "memory"])
-@settings(max_examples=60, deadline=None)
-@given(data=st.data())
-def test_after_any_changes_every_ledger_answers_alike(name: str, data: st.DataObject) -> None:
-    with TemporaryDirectory() as folder:
-        model, ledger = MemoryLedger(), LEDGERS[name](Path(folder))
-        try:
-            for _ in range(data.draw(st.integers(1, 6))):
-                made = data.draw(changes(list(model.jobs(POOL))))
-                assert committed(ledger, made) == committed(model, made)
-            assert everything(ledger) == everything(model)
-        finally:
-            ledger.close()

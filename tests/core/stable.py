@@ -9,7 +9,10 @@ from typing import Any
 
 import msgspec
 from hypothesis import Phase
-from tests.core.yard import EPOCH, Yard, capabilities, submission
+from tests.core.following import Following
+from tests.core.portrait import difference, portrait
+from tests.core.pulling import Pulling
+from tests.core.yard import Yard, capabilities, submission
 
 from ostler.core.effects import Acknowledge, Answer, AssignTask, CancelTask, CloseSession, Effect
 from ostler.core.events import (
@@ -24,10 +27,6 @@ from ostler.core.events import (
     WorkerLeft,
     WorkerRegistered,
 )
-from ostler.core.fleet import Fleet
-from ostler.core.persist import restore
-from ostler.core.queue import band_key
-from ostler.core.ranges import with_index
 from ostler.domain import states
 from ostler.domain.worker import ActiveTask, Capabilities, Slots
 
@@ -72,14 +71,20 @@ class Machine:
         self.offer = offer
         self.plain = plain
         self.session = 0
+        self.newest = 0
+        """The last session that it registered on, with this hub."""
         self.boots = 0
         self.processes: dict[str, str] = {}
         self.results: dict[str, TaskEnded] = {}
+        self.checkpoints: dict[str, str] = {}
         self.inbox: list[Effect] = []
         self.outbox: list[Event] = []
 
     def account(self) -> list[ActiveTask]:
-        active = [ActiveTask(task_id=task_id, attempt=self._named(key)) for key, task_id in self.processes.items()]
+        active = [
+            ActiveTask(task_id=task_id, attempt=self._named(key), checkpoint=self.checkpoints.get(key, ""))
+            for key, task_id in self.processes.items()
+        ]
         kept = [ActiveTask(task_id=r.task_id, attempt=r.attempt, state=r.state) for r in self.results.values()]
         return active + kept
 
@@ -93,8 +98,9 @@ class Machine:
                 self.processes[key] = effect.task_id
                 named = self._named(effect.attempt)
                 self._say(TaskAccepted(worker_id=self.name, session=0, task_id=effect.task_id, attempt=named))
-            case CancelTask() if key in self.processes:
-                self.end(key, "cancelled")
+            case CancelTask() if key not in self.results:
+                self.processes.setdefault(key, effect.task_id)
+                self.end(key, "cancelled")  # also of what is not here: the hub counts room for it until it hears that
             case Acknowledge(of="job_result"):
                 self.results.pop(key, None)
             case CloseSession():
@@ -111,6 +117,7 @@ class Machine:
             state=state,
             exit_code={"succeeded": 0, "failed": 1}.get(state),
             fault={"fault": "worker", "drain": "drain"}.get(fault, ""),
+            checkpoint_id=self.checkpoints.pop(key, ""),
         )
         self.results[key] = result
         self._say(result)
@@ -125,10 +132,12 @@ class Machine:
         self.outbox.clear()
 
 
-class Stable:
+class Stable(Pulling, Following):
     """Acts, and what must hold after each of them."""
 
     def __init__(self) -> None:
+        Pulling.__init__(self)
+        Following.__init__(self)
         self.yard = Yard()
         self.machines = [Machine(f"w{number}", offer, plain=number == 2) for number, offer in enumerate(OFFERS[:3])]
         self.jobs: list[str] = []
@@ -149,7 +158,9 @@ class Stable:
         again = {event.job_id for event in batch if isinstance(event, RequeueRequested)}
         effects = self.yard.turn(*batch)
         for effect in effects:
-            if isinstance(effect, Answer):
+            if answered := self.asked.pop(getattr(effect, "ref", 0), None):
+                answered(effect)
+            elif isinstance(effect, Answer):
                 self.acknowledged.update(name for name in effect.ids if not name.startswith("w"))
             elif machine := self._at(getattr(effect, "session", -1)):
                 machine.inbox.append(effect)
@@ -221,7 +232,7 @@ class Stable:
         machine = self._one(which)
         machine.disconnected()
         self._sessions += 1
-        machine.session = self._sessions
+        machine.session = machine.newest = self._sessions
         machine.boots += 1
         event = WorkerRegistered(
             worker_id=machine.name,
@@ -277,17 +288,25 @@ class Stable:
             machine = busy[which % len(busy)]
             machine.end(next(iter(machine.processes)), OUTCOMES[outcome % len(OUTCOMES)])
 
+    def checkpoint(self, which: int, number: int) -> None:
+        """A task leaves files on its way; some are the same as another's."""
+        busy = [machine for machine in self.machines if machine.processes]
+        if busy:
+            machine = busy[which % len(busy)]
+            machine.checkpoints[next(iter(machine.processes))] = f"c{number % 4}"
+
     def repeat_results(self, which: int, _: int = 0) -> None:
         if (machine := self._connected(which)) and machine.results:
             self.turn(*[self._from(machine, result) for result in machine.results.values()])
 
     def say_again(self, which: int, renewed: int) -> None:
         """An old message comes again: on its old socket, or on the one that is open now."""
-        spoken = [event for event in self.said if not isinstance(event, WorkerRegistered)]
-        if not spoken:
+        if not self.said:
             return
-        event = spoken[-1 - which % min(len(spoken), 12)]
+        event = self.said[-1 - which % min(len(self.said), 12)]
         machine = next(one for one in self.machines if one.name == event.worker_id)
+        if isinstance(event, WorkerRegistered) and event.session >= machine.newest:
+            return
         if renewed % 2 and machine.session and isinstance(event, (TaskAccepted, TaskEnded)):
             event = msgspec.structs.replace(event, session=machine.session)
         elif event.session == machine.session and isinstance(event, (WorkerBeat, WorkerLeft)):
@@ -341,7 +360,8 @@ class Stable:
             due = self.yard.fleet.timers.next_at()
             self.yard.now = max(self.yard.now, min(until, self.yard.now + 10, until if due is None else due))
             awake = [machine for machine in self.machines if machine.session] if silent % 3 else []
-            self.turn(*[WorkerBeat(worker_id=machine.name, session=machine.session) for machine in awake])
+            beats = [WorkerBeat(worker_id=machine.name, session=machine.session) for machine in awake]
+            self.turn(*beats, *(self.all_beats() if silent % 3 == 1 else []))
 
     def stall_hub(self, seconds: int, _: int = 0) -> None:
         """The hub did not run for a while; it reads what waits for it before it declares anyone lost."""
@@ -352,6 +372,8 @@ class Stable:
     def restart_hub(self, seconds: int, _: int = 0) -> None:
         self.compare_with_ledger()
         self.waiting.clear()
+        self.asked.clear()
+        self.said = [event for event in self.said if not isinstance(event, WorkerRegistered)]  # its sockets are gone
         for machine in self.machines:
             machine.disconnected()
         self.yard.restart(away=float(seconds % 90))
@@ -359,8 +381,7 @@ class Stable:
 
     def compare_with_ledger(self) -> None:
         """A fleet made from the ledger now is the one in memory."""
-        kept = restore(self.yard.ledger.load(), lambda: "", self.yard.now, EPOCH)
-        before, after = portrait(self.yard.fleet), portrait(kept)
+        before, after = [portrait(fleet, self.yard.now) for fleet in (self.yard.fleet, self.yard.restored())]
         for part, mine in before.items():
             told = difference(mine, after[part])
             assert not told, f"{part} differs after a restart:\n{told}"
@@ -381,6 +402,7 @@ class Stable:
                     self.ended.pop(row.id, None)
         current = [attempt.task_id for attempt in yard.fleet.held.values() if attempt.is_current()]
         assert len(current) == len(set(current)), f"two current attempts of one task: {sorted(current)}"
+        self.look_at_manifest()
         for job in yard.fleet.jobs.values():
             if job.size and job.state not in states.TERMINAL:
                 counts = yard.job(job.id).counts
@@ -390,6 +412,20 @@ class Stable:
 Act = Callable[[Stable, int, int], None]
 WEIGHTS: dict[Act, int] = {
     Stable.submit: 6,
+    Stable.apply: 6,
+    Stable.apply_soon: 2,
+    Stable.change_hosts: 1,
+    Stable.claim: 6,
+    Stable.claim_soon: 2,
+    Stable.claim_unheard: 1,
+    Stable.pull_beat: 4,
+    Stable.pull_beat_soon: 1,
+    Stable.pull_end: 4,
+    Stable.pull_end_soon: 2,
+    Stable.pull_repeat: 2,
+    Stable.pull_crash: 1,
+    Stable.pull_round: 3,
+    Stable.checkpoint: 3,
     Stable.cancel: 2,
     Stable.requeue: 3,
     Stable.cancel_soon: 1,
@@ -418,70 +454,3 @@ WEIGHTS: dict[Act, int] = {
 }
 ACTS: list[Act] = [act for act, weight in WEIGHTS.items() for _ in range(weight)]
 """As often as they are worth it: most of what happens is ordinary, or nothing ever gets far."""
-
-
-def difference(memory: Any, ledger: Any) -> str:
-    """What differs between two parts of a portrait, and nothing else."""
-    if memory == ledger:
-        return ""
-    if not isinstance(memory, dict):
-        return f"in memory {memory}, from the ledger {ledger}"
-    keys = [key for key in {**memory, **ledger} if memory.get(key) != ledger.get(key)]
-    return "\n".join(f"{key}: in memory {memory.get(key)}\n  from the ledger {ledger.get(key)}" for key in keys)
-
-
-def portrait(fleet: Fleet) -> dict[str, Any]:
-    """What a restart must keep, in words that are the same on both sides of it: what ran is an orphan then."""
-    placed = (states.ASSIGNED, states.RUNNING)
-    jobs, tasks = {}, {}
-    for job in fleet.jobs.values():
-        if job.state in states.TERMINAL:
-            continue
-        state = job.state if job.size or job.state not in placed else states.ORPHANED
-        waiting = job.waiting
-        for task in (job.tasks or {}).values():
-            if task.resting:  # a service between two starts is started at once by a hub that starts itself
-                waiting = with_index(waiting, task.index)
-        jobs[job.id] = (
-            job.seq,
-            job.user,
-            job.shape.request,
-            job.terms,
-            state,
-            waiting,
-            job.ended or {},
-            job.dropped,
-            job.blocked_on,
-        )
-        for task in (job.tasks or {}).values():
-            if task.state in states.TERMINAL:
-                continue
-            holder = task.holder.id if task.holder is not None else ""
-            state = states.ORPHANED if task.state in placed else task.state
-            counted = (task.losses, task.failures, task.used_s, task.exit_code, task.started_at, task.done)
-            tasks[task.id] = (state, task.attempt, task.worker, holder, counted)
-    queue: dict[Any, list[str]] = {}
-    for job in fleet.queue.in_order():
-        if not job.terms.service:
-            queue.setdefault((band_key(job), job.user), []).append(job.id)
-    held = {
-        attempt.id: (
-            attempt.worker_id,
-            attempt.task_id,
-            attempt.held,
-            attempt.phase,
-            attempt.accepted,
-            attempt.stop_reason,
-        )
-        for attempt in fleet.held.values()
-        if attempt.task is not None
-    }
-    workers = {worker.id: (worker.offer, worker.draining) for worker in fleet.workers.values()}
-    return {
-        "jobs": jobs,
-        "tasks": tasks,
-        "queue": queue,
-        "held": held,
-        "workers": workers,
-        "numbers": fleet.job_seq,
-    }

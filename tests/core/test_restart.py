@@ -3,10 +3,11 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.stable import ACTS, NO_EXPLAIN, Stable, portrait
+from tests.core.portrait import portrait
+from tests.core.stable import ACTS, NO_EXPLAIN, Stable
 from tests.core.yard import Yard, holding
 
-from ostler.core import attempts
+from ostler.core import index
 
 act = st.tuples(st.integers(0, len(ACTS) - 1), st.integers(0, 11), st.integers(0, 11))
 
@@ -28,7 +29,7 @@ def test_whatever_happened_a_restart_gives_the_same_fleet(acts: list[tuple[int, 
 @given(st.lists(act, min_size=40, max_size=150))
 def test_shapes_come_and_go_without_a_trace(acts: list[tuple[int, int, int]]) -> None:
     """Numbers of shapes are given back and used again; in a real fleet only after two thousand of them."""
-    kept, attempts.MAX_IDLE_SHAPES = attempts.MAX_IDLE_SHAPES, 0
+    kept, index.MAX_IDLE_SHAPES = index.MAX_IDLE_SHAPES, 0
     try:
         stable = Stable()
         stable.register(0)
@@ -36,7 +37,7 @@ def test_shapes_come_and_go_without_a_trace(acts: list[tuple[int, int, int]]) ->
         for number, first, second in acts:
             ACTS[number](stable, first, second)
     finally:
-        attempts.MAX_IDLE_SHAPES = kept
+        index.MAX_IDLE_SHAPES = kept
 
 
 def test_what_waited_still_waits_in_the_same_order() -> None:
@@ -149,9 +150,9 @@ def zombie_beside_a_waiting_task() -> tuple[Yard, str]:
 
 def test_a_zombie_that_is_being_stopped_does_not_hold_its_task_after_a_restart() -> None:
     yard, _ = zombie_beside_a_waiting_task()
-    before = portrait(yard.fleet)
+    before = portrait(yard.fleet, yard.now)
     yard.restart()
-    assert portrait(yard.fleet)["tasks"] == before["tasks"]
+    assert portrait(yard.fleet, yard.now)["tasks"] == before["tasks"]
     assert yard.queue() == ["job"]
 
 
@@ -246,9 +247,9 @@ def test_what_a_preempted_task_had_run_is_remembered() -> None:
     yard.submit("high", gpu_count=1, priority=5)
     yard.end("low", "cancelled")
     assert yard.where("high") == "box"
-    before = portrait(yard.fleet)["tasks"]["low"]
+    before = portrait(yard.fleet, yard.now)["tasks"]["low"]
     yard.restart()
-    assert portrait(yard.fleet)["tasks"]["low"] == before
+    assert portrait(yard.fleet, yard.now)["tasks"]["low"] == before
     assert yard.task("low").used_s == pytest.approx(300)
 
 

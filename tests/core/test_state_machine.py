@@ -3,10 +3,17 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.core.following import EDITS, ENTRIES, HOSTS
+from tests.core.pulling import ENDS, SAID
 from tests.core.stable import NO_EXPLAIN, OFFERS, OUTCOMES, PAUSES, SPECS, Stable
 
 few = st.integers(0, 5)
 some = st.integers(0, 11)
+puller = st.integers(0, 2)
+said = st.integers(0, len(SAID) - 1)
+end = st.integers(0, len(ENDS) - 1)
+entry = st.integers(0, ENTRIES - 1)
+edit = st.integers(0, len(EDITS) - 1)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -44,6 +51,69 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(job=some, index=some)
     def requeue_in_the_next_batch(self, job: int, index: int) -> None:
         self.stable.requeue_soon(job, index)
+
+    @rule(entry=entry, edit=edit)
+    def apply_a_manifest(self, entry: int, edit: int) -> None:
+        self.stable.apply(entry, edit)
+
+    @rule(entry=entry, edit=edit)
+    def apply_a_manifest_in_the_next_batch(self, entry: int, edit: int) -> None:
+        self.stable.apply_soon(entry, edit)
+
+    @rule(hosts=st.integers(0, len(HOSTS) - 1))
+    def change_what_the_manifest_says_of_hosts(self, hosts: int) -> None:
+        self.stable.change_hosts(hosts)
+
+    @rule(machine=puller, said=said)
+    def claim(self, machine: int, said: int) -> None:
+        self.stable.claim(machine, said)
+
+    @rule(machine=puller, said=said)
+    def claim_in_the_next_batch(self, machine: int, said: int) -> None:
+        self.stable.claim_soon(machine, said)
+
+    @rule(machine=puller, said=said)
+    def claim_and_lose_the_answer(self, machine: int, said: int) -> None:
+        self.stable.claim_unheard(machine, said)
+
+    @precondition(lambda self: self.stable.has_claims())
+    @rule(machine=puller, heard=st.integers(0, 1))
+    def beat_for_a_claim(self, machine: int, heard: int) -> None:
+        self.stable.pull_beat(machine, heard)
+
+    @precondition(lambda self: self.stable.has_claims())
+    @rule(machine=puller)
+    def beat_for_a_claim_in_the_next_batch(self, machine: int) -> None:
+        self.stable.pull_beat_soon(machine)
+
+    @precondition(lambda self: self.stable.has_claims())
+    @rule(machine=puller, state=end)
+    def end_a_claim(self, machine: int, state: int) -> None:
+        self.stable.pull_end(machine, state)
+
+    @precondition(lambda self: self.stable.has_claims())
+    @rule(machine=puller, state=end)
+    def end_a_claim_in_the_next_batch(self, machine: int, state: int) -> None:
+        self.stable.pull_end_soon(machine, state)
+
+    @precondition(lambda self: any(machine.ended for machine in self.stable.pullers))
+    @rule(machine=puller, back=few)
+    def say_the_end_of_a_claim_again(self, machine: int, back: int) -> None:
+        self.stable.pull_repeat(machine, back)
+
+    @precondition(lambda self: self.stable.has_claims())
+    @rule(machine=puller)
+    def lose_a_machine_that_claimed(self, machine: int) -> None:
+        self.stable.pull_crash(machine)
+
+    @rule()
+    def let_all_claim_or_beat(self) -> None:
+        self.stable.pull_round()
+
+    @precondition(lambda self: any(machine.processes for machine in self.stable.machines))
+    @rule(worker=few, number=few)
+    def leave_a_checkpoint(self, worker: int, number: int) -> None:
+        self.stable.checkpoint(worker, number)
 
     @rule(worker=few)
     def register(self, worker: int) -> None:

@@ -4,19 +4,23 @@ Every turn is the hub's: step each event, place, check every invariant, commit. 
 that check() would not accept.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any, TypeVar
 
 import msgspec
 
 from ostler.core.check import check
-from ostler.core.effects import AssignTask, CancelTask, Effect
+from ostler.core.effects import AssignTask, Beaten, CancelTask, Claimed, Effect, Followed, NothingToClaim, Refuse
 from ostler.core.events import (
     CancelRequested,
+    ClaimBeat,
+    ClaimEnded,
+    ClaimRequested,
     DrainRequested,
     Event,
     JobsSubmitted,
+    ManifestApplied,
     NewJob,
     RequeueRequested,
     TaskAccepted,
@@ -33,8 +37,9 @@ from ostler.core.persist import restore, take_changes
 from ostler.core.place import settle, settled
 from ostler.core.step import step
 from ostler.domain import states
+from ostler.domain.hosts import HostPolicy
 from ostler.domain.job import JobSpec
-from ostler.domain.records import JobRecord, TaskRecord
+from ostler.domain.records import JobRecord, ManifestRecord, TaskRecord
 from ostler.domain.worker import ActiveTask, Capabilities, DeviceInfo, Slots
 from ostler.ledger.memory import MemoryLedger
 
@@ -79,7 +84,13 @@ class Yard:
         self.fleet = self._load()
 
     def _load(self) -> Fleet:
-        return restore(self.ledger.load(), lambda: f"a{next(self._numbers)}", self.now, EPOCH)
+        return self.restored(lambda: f"a{next(self._numbers)}")
+
+    def restored(self, new_attempt_id: Callable[[], str] = lambda: "") -> Fleet:
+        """The fleet as the ledger has it."""
+        kept = self.ledger.load()
+        hosts = msgspec.json.decode(kept.manifest.text, type=dict[str, HostPolicy]) if kept.manifest else {}
+        return restore(kept, new_attempt_id, self.now, EPOCH, hosts)
 
     # The hub
 
@@ -189,7 +200,50 @@ class Yard:
         for task_id in task_ids:
             self.accept(task_id)
 
+    # Machines that only claim
+
+    def claim(self, name: str, **offer: Any) -> Claimed | NothingToClaim:
+        """One claim, and its answer."""
+        self.turn(self.claiming(name, **offer))
+        (answer,) = [one for one in self.heard if isinstance(one, (Claimed, NothingToClaim))]
+        return answer
+
+    def claiming(self, name: str, **offer: Any) -> ClaimRequested:
+        said = offer.pop("said", None) or capabilities(**{"cores": 4, "memory": 16, "hostname": name, **offer})
+        return ClaimRequested(ref=next(self._refs), worker_id=name, capabilities=said, capability=b"{}")
+
+    def claim_beat(self, name: str, task_id: str, attempt: str = "") -> bool | None:
+        """Whether it is to cancel; None: it was refused."""
+        self.turn(ClaimBeat(ref=next(self._refs), worker_id=name, task_id=task_id, attempt=attempt))
+        return next((one.cancel for one in self.of(Beaten)), None)
+
+    def claim_end(self, name: str, task_id: str, state: str = "succeeded", attempt: str = "", **more: Any) -> bool:
+        """Whether it was taken."""
+        self.turn(self.claim_ending(name, task_id, state, attempt, **more))
+        return not self.of(Refuse)
+
+    def claim_ending(
+        self, name: str, task_id: str, state: str = "succeeded", attempt: str = "", **more: Any
+    ) -> ClaimEnded:
+        end = TaskEnded(worker_id=name, session=0, task_id=task_id, attempt=attempt, state=state, **more)
+        return ClaimEnded(ref=next(self._refs), end=end, history=self.ledger.attempts_of(task_id))
+
     # People
+
+    def follow(self, *jobs: NewJob, hosts: dict[str, HostPolicy] | None = None, plan: bool = False) -> dict[str, str]:
+        """Apply a manifest of these jobs; what became of each."""
+        self.turn(self.following(*jobs, hosts=hosts, plan=plan))
+        return {line.job_id: line.change for answer in self.of(Followed) for line in answer.lines}
+
+    def following(
+        self, *jobs: NewJob, hosts: dict[str, HostPolicy] | None = None, plan: bool = False
+    ) -> ManifestApplied:
+        text = msgspec.json.encode(hosts or {}).decode()
+        record = ManifestRecord(text=text, file="manifest.toml", by="admin", applied_at=0.0)
+        event = ManifestApplied(ref=next(self._refs), jobs=list(jobs), hosts=hosts or {}, record=record, plan=plan)
+        event.known = self.ledger.jobs([new.id for new in jobs])
+        event.live = {view.job.id: view.job.name for view in self.ledger.manifest_jobs(states=states.LIVE)}
+        return event
 
     def submit(self, job_id: str = "", **spec: Any) -> str:
         job_id = job_id or f"j{next(self._refs)}"
@@ -278,8 +332,20 @@ class Yard:
 
 
 def submission(ref: int, job_id: str, **spec: Any) -> JobsSubmitted:
+    return JobsSubmitted(ref=ref, jobs=[new_job(job_id, **spec)])
+
+
+def entry(job_id: str, **spec: Any) -> NewJob:
+    """A job of a manifest."""
+    terms = {"job_tier": "training", "on_lost_contact": "stop", "user_id": "manifest", "name": job_id}
+    new = new_job(job_id, **{**terms, **spec})
+    new.origin = "manifest"
+    return new
+
+
+def new_job(job_id: str, **spec: Any) -> NewJob:
     wanted = JobSpec(command=["true"], **spec)
-    new = NewJob(
+    return NewJob(
         id=job_id,
         user=wanted.user_id or "ann",
         name=wanted.name,
@@ -290,7 +356,6 @@ def submission(ref: int, job_id: str, **spec: Any) -> JobsSubmitted:
         depends_on=wanted.depends_on,
         snapshot=wanted.snapshot_id,
     )
-    return JobsSubmitted(ref=ref, jobs=[new])
 
 
 def holding(*pairs: tuple[str, str], state: str = "running") -> list[ActiveTask]:

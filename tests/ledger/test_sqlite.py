@@ -6,32 +6,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import apsw
 import pytest
+from tests.ledger.files import altered, filled, new_job, of_every_kind
 
 from ostler.domain.errors import LedgerError
-from ostler.domain.job import Terms
 from ostler.domain.records import (
-    AttemptRecord,
     Changes,
-    FeedRecord,
-    JobProgress,
-    JobRecord,
-    ReceiptRecord,
-    TaskRecord,
-    TokenRecord,
-    WorkerRecord,
 )
-from ostler.domain.resources import Request
-from ostler.ledger import rows, sqlite
-from ostler.ledger.migrate import Migration, bundled, migrate
 from ostler.ledger.sqlite import SqliteLedger
-from ostler.ledger.sqlite_file import APPLICATION_ID, refuse_faulty_library
+from ostler.ledger.sqlite_file import refuse_faulty_library
 
 SCRIPT = """
 import sys
@@ -75,18 +63,6 @@ print(*(job.id for job in ledger.load().jobs))
 """
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "ostler.db"
-
-
-@pytest.fixture
-def ledger(path: Path) -> Iterator[SqliteLedger]:
-    made = SqliteLedger(path)
-    yield made
-    made.close()
-
-
 def child(path: Path, script: str) -> "subprocess.Popen[str]":
     """Another process that has the ledger open."""
     started = subprocess.Popen(
@@ -101,46 +77,9 @@ def child(path: Path, script: str) -> "subprocess.Popen[str]":
     return started
 
 
-def new_job(seq: int, spec: bytes = b"{}") -> JobRecord:
-    return JobRecord(
-        id=f"job-{seq}",
-        seq=seq,
-        user="ada",
-        name="n",
-        spec=spec,
-        request=Request(),
-        terms=Terms(),
-        size=0,
-        state="pending",
-        submitted_at=1.0,
-    )
-
-
-def of_every_kind(seq: int) -> Changes:
-    id_ = f"job-{seq}"
-    return Changes(
-        new_jobs=[new_job(seq)],
-        progress=[JobProgress(id=id_, state="running")],
-        tasks=[TaskRecord(id=id_, job_id=id_, index=0, state="running")],
-        attempts=[AttemptRecord(attempt=id_, task_id=id_, job_id=id_, worker="w", state="running", assigned_at=1.0)],
-        workers=[WorkerRecord(id=id_, capabilities=b"{}", registered_at=1.0, last_contact=1.0)],
-        feed=[FeedRecord(seq=seq, at=1.0, kind="job", subject=id_, body={"worker": "w"})],
-        tokens=[TokenRecord(id=id_, role="user", user="ada", digest="d", created_at=1.0)],
-        receipts=[ReceiptRecord(key=id_, digest="d", ids=[id_], at=1.0)],
-    )
-
-
-def filled(path: Path, jobs: int = 200) -> None:
-    ledger = SqliteLedger(path)
-    ledger.commit(Changes(new_jobs=[new_job(seq, b"s" * 500) for seq in range(1, jobs + 1)]))
-    ledger.close()
-
-
-def altered(path: Path, sql: str) -> None:
-    db = apsw.Connection(str(path))
-    for _ in db.execute(sql):
-        pass
-    db.close()
+def all_reads(ledger: SqliteLedger) -> tuple[object, ...]:
+    artifacts, feed = ledger.artifacts(), ledger.feed(after=0)
+    return ledger.load(), ledger.list_jobs(), artifacts, feed, ledger.token_list(), ledger.receipt("job-1")
 
 
 # One hub at a time
@@ -183,17 +122,11 @@ def test_the_files_can_be_read_by_their_owner_only(path: Path) -> None:
 def test_a_ledger_opened_again_has_everything(path: Path) -> None:
     ledger = SqliteLedger(path)
     ledger.commit(of_every_kind(1))
-    before = ledger.load(), ledger.list_jobs(), ledger.feed(after=0), ledger.token_list(), ledger.receipt("job-1")
+    before = all_reads(ledger)
     ledger.close()
     ledger.close()
     again = SqliteLedger(path)
-    assert before == (
-        again.load(),
-        again.list_jobs(),
-        again.feed(after=0),
-        again.token_list(),
-        again.receipt("job-1"),
-    )
+    assert all_reads(again) == before
     again.close()
 
 
@@ -246,7 +179,7 @@ def test_a_failed_write_to_the_disk_fails_the_commit_whole(path: Path) -> None:
 
 def test_a_commit_that_fails_at_any_of_its_statements_changes_nothing(ledger: SqliteLedger) -> None:
     ledger.commit(of_every_kind(1))
-    before, lines = ledger.load(), ledger.feed(after=0)
+    before = all_reads(ledger)
     statements = 0
 
     def fails_at(last: int) -> Callable[..., bool]:
@@ -257,13 +190,14 @@ def test_a_commit_that_fails_at_any_of_its_statements_changes_nothing(ledger: Sq
 
         return trace
 
-    for last in range(1, 11):
+    begin_and_commit, kinds = 2, len(of_every_kind(2).__struct_fields__)
+    for last in range(1, kinds + begin_and_commit + 1):
         statements = 0
         ledger._writer.exec_trace = fails_at(last)
         with pytest.raises(LedgerError):
             ledger.commit(of_every_kind(2))
         assert statements == last
-        assert (ledger.load(), ledger.feed(after=0)) == (before, lines)
+        assert all_reads(ledger) == before
     ledger._writer.exec_trace = None
     ledger.commit(of_every_kind(2))
     assert len(ledger.load().jobs) == 2
@@ -387,102 +321,3 @@ def test_a_library_that_can_lose_commits_is_refused(version: str) -> None:
 @pytest.mark.parametrize("version", ["3.51.3", "3.52.0", "3.54.1", "4.0", "3.50.7", "3.44.6", "3.44.6.1"])
 def test_a_repaired_library_is_taken(version: str) -> None:
     refuse_faulty_library(version)
-
-
-# Migrations
-
-
-def test_a_ledger_of_a_newer_version_is_refused(path: Path) -> None:
-    filled(path)
-    altered(path, "INSERT INTO migrations VALUES ('0999_later', 'x', 1.0)")
-    with pytest.raises(LedgerError, match="newer than this hub: it has the migration 0999_later"):
-        SqliteLedger(path)
-
-
-def test_a_migration_that_was_altered_after_it_ran_is_refused(path: Path) -> None:
-    filled(path)
-    altered(path, "UPDATE migrations SET checksum = 'other' WHERE name = '0001_start'")
-    with pytest.raises(LedgerError, match="0001_start differs"):
-        SqliteLedger(path)
-
-
-def test_a_ledger_with_rows_is_copied_aside_before_it_is_migrated(path: Path) -> None:
-    filled(path)
-    later = [Migration("0900_more", "CREATE TABLE more (x)"), Migration("0901_less", "DROP TABLE more")]
-    db = apsw.Connection(str(path))
-    migrate(db, path, [*bundled(), *later])
-    assert db.execute("SELECT count(*) FROM migrations").get == len(bundled()) + 2
-    db.close()
-    copy = path.with_name("ostler.db.before-900")
-    assert copy.stat().st_mode & 0o777 == 0o600
-    assert [file.name for file in path.parent.glob("*before*")] == [copy.name]
-    restored = SqliteLedger(copy)
-    assert len(restored.load().jobs) == 200
-    restored.close()
-
-
-def test_a_new_ledger_and_one_without_pending_migrations_are_not_copied(path: Path) -> None:
-    filled(path)
-    filled_again = SqliteLedger(path)
-    filled_again.close()
-    assert not list(path.parent.glob("*before*"))
-
-
-def test_a_migration_that_fails_leaves_the_ledger_as_it_was(path: Path) -> None:
-    filled(path)
-    half = Migration("0900_half", "CREATE TABLE more (x); INSERT INTO nowhere VALUES (1);")
-    db = apsw.Connection(str(path))
-    for _ in range(2):
-        with pytest.raises(LedgerError, match="0900_half does not fit"):
-            migrate(db, path, [*bundled(), half])
-    assert not db.table_exists(None, "more")
-    db.close()
-    SqliteLedger(path).close()
-
-
-def test_migrations_are_numbered_without_a_gap_from_one() -> None:
-    assert [migration.number for migration in bundled()] == list(range(1, len(bundled()) + 1))
-
-
-# The schema
-
-
-def test_every_field_of_a_record_has_its_column(ledger: SqliteLedger) -> None:
-    tables: dict[str, rows.Shape[Any]] = {
-        "jobs": rows.JOB,
-        "tasks": rows.TASK,
-        "attempts": rows.ATTEMPT,
-        "workers": rows.WORKER,
-        "feed": rows.FEED,
-        "tokens": rows.TOKEN,
-        "receipts": rows.RECEIPT,
-    }
-    for table, shape in tables.items():
-        columns = {name for _, name, *_ in ledger._writer.execute(f"PRAGMA table_info({table})")}
-        assert columns - {"n"} == set(shape.columns), table
-    assert ledger._writer.pragma("application_id") == APPLICATION_ID
-
-
-@pytest.mark.parametrize(
-    ("query", "index"),
-    [
-        (sqlite._LOAD_JOBS, "jobs_by_state (state=?)"),
-        (sqlite._LOAD_JOBS, "attempts_held (held=?)"),
-        (sqlite._LOAD_TASKS, "tasks_live (state=?)"),
-        (sqlite._LOAD_ATTEMPTS, "attempts_held (held=?)"),
-        (sqlite._TASKS_OF, "tasks_of_job (job_id=? AND idx>?)"),
-        (sqlite._ATTEMPTS_OF, "attempts_of_task (task_id=?)"),
-        (sqlite._MATCHING, "jobs_1 (id>? AND id<?)"),
-        (sqlite._NEWEST_NAMED, "jobs_by_name (name=?)"),
-        (sqlite._FEED_OF, "feed_by_subject (subject=? AND rowid>?)"),
-        (sqlite._page(("failed", "running"), "", "", 9, 9)[0], "jobs_by_state (state=? AND rowid<?)"),
-        (sqlite._page((), "ada", "", 9, 9)[0], "jobs_by_user (user=? AND state=? AND rowid<?)"),
-        (sqlite._page(("failed",), "ada", "", 9, 9)[0], "jobs_by_user (user=? AND state=? AND rowid<?)"),
-        (sqlite._page((), "", "n", 9, 9)[0], "jobs_by_name (name=? AND rowid<?)"),
-        (sqlite._page(("failed",), "ada", "n", 9, 9)[0], "jobs_by_name (name=? AND rowid<?)"),
-    ],
-)
-def test_a_read_goes_by_its_index_however_long_the_history(ledger: SqliteLedger, query: str, index: str) -> None:
-    plan = [row[-1] for row in ledger._reader.execute(f"EXPLAIN QUERY PLAN {query}", [0] * query.count("?"))]
-    assert any(index in step for step in plan), plan
-    assert not any(step.startswith(("SCAN jobs", "SCAN tasks", "SCAN attempts", "SCAN feed")) for step in plan), plan

@@ -61,8 +61,9 @@ class PromptServer(Server):
 
 
 class RunningHub:
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state: Path, manifest: Path | None = None) -> None:
         self.state = state
+        self.manifest = manifest
         self.settings = Settings()
         """What a hub that starts from now on reads from its ostler.toml."""
         self.clock = ManualClock()
@@ -80,7 +81,7 @@ class RunningHub:
         self._port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
         self._ledger = SqliteLedger(self.state / "ostler.db")
-        self._hub = Hub(self._ledger, self.state, self.clock, self.settings)
+        self._hub = Hub(self._ledger, self.state, self.clock, self.settings, self.manifest)
         self._server = PromptServer(self._hub.app)
         self._serving = asyncio.create_task(self._hub.serve(self._server, listener))
         self.admin_token = (self.state / "admin.token").read_text().strip()

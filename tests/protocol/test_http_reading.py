@@ -357,7 +357,7 @@ async def test_every_route_that_the_description_lists_is_there(api: Api) -> None
         filled = path.replace("{sha256}", "0" * 64).replace("{", "").replace("}", "")
         answer = await api.call(method, filled)
         assert answer.status != 405, (method, path)
-        if answer.status == 404:
+        if answer.status == 404 and method != "HEAD":
             assert "Not Found" not in answer.problem(404)["detail"], (method, path)
 
 

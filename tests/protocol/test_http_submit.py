@@ -98,20 +98,6 @@ async def test_an_unknown_field_is_answered_with_the_nearest_one(api: Api) -> No
     assert "gpu_count" in problem["detail"]
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("outputs", ["model.pt"]),
-    ],
-)
-async def test_a_field_that_is_not_carried_out_yet_is_refused_rather_than_ignored(
-    api: Api, field: str, value: Any
-) -> None:
-    """Remove a line here when the hub carries the field out."""
-    problem = (await api.call("POST", "/v1/jobs", json={**JOB, field: value})).problem(422)
-    assert field in {error["where"] for error in problem["errors"]}
-
-
 async def test_a_spec_of_10_mb_is_413(api: Api) -> None:
     large = {**JOB, "metadata": {"padding": "x" * 10_000_000}}
     for body in (large, [JOB, large]):

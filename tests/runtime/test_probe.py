@@ -78,7 +78,14 @@ def test_a_machine_is_described_by_what_it_is_fit_for() -> None:
         "tasks of up to 1 core and 16 GiB of memory",
         "tasks of up to 1 whole GPU (nvidia, L4; 22.5 GiB of VRAM each)",
         "tasks that share a GPU, with up to 22.5 GiB of VRAM",
-        "training jobs that require CUDA",
+        "training jobs with or without `require_cuda`, with `min_vram_gib` up to 22.5",
+    ]
+
+
+def test_a_machine_without_cuda_is_fit_for_the_other_training_jobs() -> None:
+    assert describe(Capabilities(cpu_count=4, memory_gb=16)) == [
+        "tasks of up to 4 cores and 16 GiB of memory",
+        "training jobs without `require_cuda`; those with `prefer_cuda` only after their grace",
     ]
 
 

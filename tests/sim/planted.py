@@ -8,8 +8,20 @@ from typing import Any
 
 import pytest
 
-from ostler.core import attempts, deadlines, fleet, jobs, persist, reconcile, reports, room, workers
-from ostler.core.timers import CONTACT, GRACE
+from ostler.core import (
+    attempts,
+    claims,
+    deadlines,
+    effects,
+    fleet,
+    jobs,
+    persist,
+    reconcile,
+    reports,
+    room,
+    workers,
+)
+from ostler.core.timers import CONTACT, GRACE, LEASE
 from ostler.domain import states
 from ostler.domain.resources import Grant
 from ostler.sim import world
@@ -18,8 +30,17 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTS: dict[str, Plant] = {}
 
 
+CLAIM_PLANTS: dict[str, Plant] = {}
+"""Those that show only where machines claim, or where connections keep the order of what is said."""
+
+
 def plant(defect: Plant) -> Plant:
     PLANTS[defect.__name__.replace("_", " ")] = defect
+    return defect
+
+
+def plant_among_claims(defect: Plant) -> Plant:
+    CLAIM_PLANTS[defect.__name__.replace("_", " ")] = defect
     return defect
 
 
@@ -191,3 +212,77 @@ def an_array_counts_a_task_twice(patch: pytest.MonkeyPatch) -> None:
             task.job.ended[state] += 1
 
     patch.setattr(attempts, "end_task", twice)
+
+
+# Claims
+
+
+@plant_among_claims
+def heartbeats_do_not_renew_a_lease(patch: pytest.MonkeyPatch) -> None:
+    real = claims.beat
+
+    def forgetful(here: Any, event: Any, now: float) -> Any:
+        before = {attempt.id: attempt.beaten for attempt in here.held.values()}
+        said = real(here, event, now)
+        for attempt in here.held.values():
+            attempt.beaten = before[attempt.id]
+        return said
+
+    patch.setattr(claims, "beat", forgetful)
+
+
+@plant_among_claims
+def a_lapsed_claim_can_still_be_completed(patch: pytest.MonkeyPatch) -> None:
+    real = claims.ended
+
+    def trusting(here: Any, event: Any, now: float) -> Any:
+        end, task = event.end, here.find_task(event.end.task_id)
+        lapsed = any(one.attempt == end.attempt and one.state == "lost" for one in event.history)
+        if lapsed and task is not None and task.state in states.LIVE and end.state == states.SUCCEEDED:
+            answer = effects.Answer(ref=event.ref, ids=[end.task_id])
+            return [answer, *reports.apply(here, here.workers[end.worker_id], task, "", end, now)]
+        return real(here, event, now)
+
+    patch.setattr(claims, "ended", trusting)
+
+
+@plant_among_claims
+def a_lapsed_claim_is_told_that_it_was_completed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(claims, "_same_verdict", lambda *_: True)
+
+
+@plant_among_claims
+def a_lease_never_ends(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(deadlines._WHEN_DUE, LEASE, lambda *_: [])
+
+
+@plant_among_claims
+def claims_are_orphans_after_a_restart(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(persist, "_is_claimed", lambda _: False)
+
+
+@plant_among_claims
+def an_assignment_that_was_not_accepted_is_given_to_another_at_once(patch: pytest.MonkeyPatch) -> None:
+    def hasty(here: Any, worker: Any, reason: str, now: float) -> Any:
+        for attempt in [one for one in worker.attempts.values() if attempts.may_be_on_its_way(one)]:
+            attempts.release(here, attempt, "returned", reason, now)
+        return []
+
+    patch.setattr(deadlines, "_begin_anew", hasty)
+
+
+@plant_among_claims
+def an_account_that_is_older_than_an_assignment_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(attempts, "may_be_on_its_way", lambda _: False)
+
+
+@plant_among_claims
+def an_old_connection_that_was_held_up_takes_over(patch: pytest.MonkeyPatch) -> None:
+    real = workers.registered
+
+    def trusting(here: Any, event: Any, now: float) -> Any:
+        if event.worker_id in here.workers:
+            here.workers[event.worker_id].newest_session = 0
+        return real(here, event, now)
+
+    patch.setattr(workers, "registered", trusting)

@@ -14,11 +14,11 @@ from ostler.runtime.process import ProcessRuntime
 from ostler.worker.agent import Agent
 from ostler.worker.api import HubApi
 from ostler.worker.connection import Connection
-from ostler.worker.core import State
 from ostler.worker.credentials import Credentials
 from ostler.worker.environment import inherited
 from ostler.worker.gpus import Gpus
 from ostler.worker.launching import Place
+from ostler.worker.state import State
 
 
 class Worker:

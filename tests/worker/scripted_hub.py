@@ -33,6 +33,15 @@ class ScriptedHub:
         self.requests: list[str] = []
         self.blobs: dict[str, bytes] = {}
         self.broken_blobs: set[str] = set()
+        self.models: dict[str, bytes] = {}
+        self.model_parts: dict[str, bytes] = {}
+        self.model_status = 0
+        self.model_cuts: list[int] = []
+        """Of each next upload of outputs, so many bytes are taken; then its connection is cut."""
+        self.checkpoints: dict[str, bytes] = {}
+        self.checkpoint_status = 0
+        self.transfers: list[str] = []
+        """Outputs and checkpoints: what was asked for, and the ranges that were sent."""
         self.authorizations: list[str] = []
         self.relays: dict[str, web.WebSocketResponse] = {}
         self._relay_ends: dict[str, asyncio.Event] = {}
@@ -48,6 +57,10 @@ class ScriptedHub:
         app.router.add_post("/v1/tasks/{task}/logs", self._log)
         app.router.add_put("/v1/snapshots/{sha}", self._put_blob)
         app.router.add_get("/v1/snapshots/{sha}", self._get_blob)
+        app.router.add_head("/v1/model/{sha}", self._model_size)
+        app.router.add_put("/v1/model/{sha}", self._put_model)
+        app.router.add_put("/v1/checkpoints/{sha}", self._put_checkpoint)
+        app.router.add_get("/v1/checkpoints/{sha}", self._get_checkpoint)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self._port)
@@ -176,6 +189,55 @@ class ScriptedHub:
         data = self.blobs.get(request.match_info["sha"])
         return web.Response(status=404) if data is None else web.Response(body=data)
 
+    async def _model_size(self, request: web.Request) -> web.Response:
+        await self._transferred(request)
+        sha = request.match_info["sha"]
+        if sha in self.models:
+            return web.Response(headers={"Upload-Offset": str(len(self.models[sha])), "Ostler-Complete": "1"})
+        have = len(self.model_parts.get(sha, b""))
+        return web.Response(status=200 if have else 404, headers={"Upload-Offset": str(have)})
+
+    async def _put_model(self, request: web.Request) -> web.Response:
+        sha, asked = request.match_info["sha"], request.headers.get("Content-Range", "")
+        await self._transferred(request)
+        if self.model_status:
+            return web.json_response({"detail": "not this one"}, status=self.model_status)
+        have = self.model_parts.get(sha, b"") if asked else b""
+        if asked and not asked.startswith(f"bytes {len(have)}-"):
+            return web.Response(status=409, headers={"Upload-Offset": str(len(have))})
+        if self.model_cuts:
+            self.model_parts[sha] = have + await request.content.readexactly(self.model_cuts.pop(0))
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response(status=503)
+        data = have + await request.read()
+        if hashlib.sha256(data).hexdigest() != sha:
+            self.model_parts.pop(sha, None)
+            return web.Response(status=422)
+        known = sha in self.models
+        self.models[sha] = data
+        return web.Response(status=200 if known else 201)
+
+    async def _put_checkpoint(self, request: web.Request) -> web.Response:
+        await self._transferred(request)
+        data, sha = await request.read(), request.match_info["sha"]
+        if self.checkpoint_status or hashlib.sha256(data).hexdigest() != sha:
+            return web.Response(status=self.checkpoint_status or 422)
+        self.checkpoints[sha] = data
+        await self._tell()
+        return web.Response(status=201)
+
+    async def _get_checkpoint(self, request: web.Request) -> web.Response:
+        await self._transferred(request)
+        data = self.checkpoints.get(request.match_info["sha"])
+        return web.Response(status=404) if data is None else web.Response(body=data)
+
+    async def _transferred(self, request: web.Request) -> None:
+        assert request.headers["Authorization"] == f"Bearer {TOKEN}"
+        kind = request.path.split("/")[2]
+        self.transfers.append(" ".join(filter(None, (request.method, kind, request.headers.get("Content-Range")))))
+        await self._tell()
+
     async def _tell(self) -> None:
         async with self._came:
             self._came.notify_all()
@@ -185,7 +247,16 @@ def assignment(attempt: str, *command: str, **more: Any) -> dict[str, Any]:
     """A job_assign; what is not part of the message itself goes into the spec."""
     own = {
         name: more.pop(name)
-        for name in ("devices", "index", "remaining_time", "rank", "peers", "master_port")
+        for name in (
+            "devices",
+            "index",
+            "remaining_time",
+            "rank",
+            "peers",
+            "master_port",
+            "checkpoint",
+            "checkpoint_by",
+        )
         if name in more
     }
     spec = {"id": more.pop("id", f"job-{attempt}"), "command": list(command), **more}

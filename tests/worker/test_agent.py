@@ -266,10 +266,11 @@ async def test_a_gpu_task_sees_its_gpu_and_a_second_whole_one_is_handed_back(hub
 async def test_a_task_finds_its_folders_and_a_checkpoint_outlives_the_attempt(hub: ScriptedHub, worker: Worker) -> None:
     script = (
         'cd "$OSTLER_CHECKPOINT" && cat step 2>/dev/null; echo $OSTLER_ATTEMPT > step; ls -d "$OSTLER_OUT" >/dev/null'
+        "; exit 3"
     )
     for attempt in ("a1", "a2"):
         await hub.assign(attempt, "sh", "-c", script, id="job")
-        assert (await hub.next("job_result"))["state"] == "succeeded"
+        assert (await hub.next("job_result"))["exit_code"] == 3
     assert hub.logs["job", "a2"] == b"a1\n"
 
 

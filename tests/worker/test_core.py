@@ -7,7 +7,7 @@ import pytest
 from ostler.domain.worker import Capabilities
 from ostler.runtime.base import Ended, Held
 from ostler.wire.messages import Heartbeat, JobAccepted, JobAssign, JobResult, ReadyForWork, Register, ServiceHealth
-from ostler.worker.core import State, step
+from ostler.worker.core import step
 from ostler.worker.events import (
     Acknowledged,
     Assigned,
@@ -34,6 +34,7 @@ from ostler.worker.events import (
     WatchService,
 )
 from ostler.worker.orders import Facts, Order, understand
+from ostler.worker.state import State
 from ostler.worker.verdict import outcome
 
 NOW = 1_700_000_000.0
@@ -166,7 +167,8 @@ def test_a_result_is_sent_once_its_outcome_is_collected_and_forgotten_once_ackno
     assert state.slots().batch_in_use == 0
     [result] = sent(do(state, OutcomeCollected(attempt="a1", result="dmFsdWU=")))
     assert (result.state, result.result) == ("succeeded", "dmFsdWU=")
-    assert do(state, Acknowledged(task_id="job-a1", attempt="a1")) == [ForgetTask(task_id="job-a1", attempt="a1")]
+    forgets = ForgetTask(task_id="job-a1", attempt="a1", done=True)
+    assert do(state, Acknowledged(task_id="job-a1", attempt="a1")) == [forgets]
     assert state.is_quiet
     assert do(state, Acknowledged(task_id="job-a1", attempt="a1")) == []
 
@@ -363,7 +365,7 @@ def test_what_an_earlier_process_left_is_taken_back_running_or_ended() -> None:
         ("a1", "running"),
         ("a2", "failed"),
     ]
-    assert effects[-1] == CollectOutcome(task_id="job-a2", attempt="a2", call=True)
+    assert effects[-1] == CollectOutcome(task_id="job-a2", attempt="a2", call=True, succeeded=False)
     assert sent(do(state, Assigned(order("a3", gpu_count=1, devices=[0]))))[0].state == "returned"
 
 

@@ -9,13 +9,16 @@ from ostler.domain.worker import Capabilities
 from ostler.runtime.base import Ended
 from ostler.runtime.probe.usage import DeviceUsage
 from ostler.wire.messages import JobAssign, JobResult, ServiceHealth
-from ostler.worker.core import State, step
+from ostler.worker.core import step
 from ostler.worker.events import (
+    OUTPUTS,
+    VALUE,
     Acknowledged,
     Assigned,
     AwaitRelease,
     BeatDue,
     CancelAsked,
+    CheckpointBrought,
     CollectOutcome,
     Connected,
     ConnectionLost,
@@ -34,6 +37,7 @@ from ostler.worker.events import (
     StopTask,
 )
 from ostler.worker.orders import understand
+from ostler.worker.state import State
 
 ATTEMPTS = st.sampled_from([f"a{n}" for n in range(6)])
 DEVICES = st.lists(st.integers(0, 2), max_size=2, unique=True)
@@ -134,11 +138,18 @@ class Machine(RuleBasedStateMachine):
             end = Ended(attempt=attempt, task_id=f"job-{attempt}", exit_code=exit_code, stopped=stopped)
             self.do(ProcessEnded(end))
 
-    @rule(attempt=ATTEMPTS, unreachable=st.booleans())
-    def collect(self, attempt: str, unreachable: bool) -> None:
+    @rule(attempt=ATTEMPTS, lacking=st.sampled_from([None, "", VALUE, OUTPUTS]), progressed=st.booleans())
+    def collect(self, attempt: str, lacking: str | None, progressed: bool) -> None:
         if attempt in self.collecting:
             self.collecting.discard(attempt)
-            self.do(OutcomeCollected(attempt=attempt, unreachable=unreachable))
+            if lacking is None:
+                self.do(OutcomeCollected(attempt=attempt))
+            else:
+                self.do(OutcomeCollected(attempt=attempt, unreachable=True, lacking=lacking, progressed=progressed))
+
+    @rule(attempt=ATTEMPTS)
+    def bring(self, attempt: str) -> None:
+        self.do(CheckpointBrought(attempt=attempt, checkpoint="c"))
 
     @rule(attempt=ATTEMPTS)
     def acknowledge(self, attempt: str) -> None:

@@ -208,6 +208,25 @@ def test_what_others_hold_is_in_the_offer() -> None:
     do(state, DevicesSeen([device(0, 3000, process(3, 900, "a1"), process(4, 512, name="Xorg"))]))
     [first, second] = state.offered().devices
     assert (first.outside_gb, first.outside, second.outside_gb) == (0.5, "pid 4 (Xorg): 512 MiB", 0.0)
+    assert (first.vram_free_gb, second.vram_free_gb) == (7.5, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("info", "free_gb", "usable_mib"),
+    [
+        (DeviceInfo(index=0, vram_gb=8), 8.0, 8192),
+        (DeviceInfo(index=0, vram_gb=8, vram_free_gb=2), 2.0, 2048),
+        (DeviceInfo(index=0), None, 0),
+    ],
+    ids=["of the driver", "of a file that says what is free", "of unknown size"],
+)
+def test_what_our_own_tasks_hold_counts_as_free(info: DeviceInfo, free_gb: float | None, usable_mib: int) -> None:
+    state = worker(capabilities=Capabilities(gpu_backend="nvidia", gpu_count=1, cpu_count=4, devices=[info]))
+    do(state, Assigned(order("a1", gpu_count=1, devices=[0])))
+    do(state, DevicesSeen([device(0, 7000, process(3, 7000, "a1"))]))
+    assert state.offered().devices[0].vram_free_gb == free_gb
+    [offered] = state.offered().offer().devices
+    assert offered.seen_free(offered.usable_mib) == usable_mib
 
 
 # --- at work ----------------------------------------------------------------------------------------------------------

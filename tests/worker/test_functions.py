@@ -80,7 +80,7 @@ async def test_a_large_value_goes_to_the_hub_as_a_blob(hub: ScriptedHub, worker:
     await hub.assign("a1", *COMMAND, metadata=inline(("call", lambda: b"x" * 300_000, (), {})))
     result = await hub.next("job_result")
     assert "result" not in result
-    assert pickle.loads(hub.blobs[result["artifact_id"]]) == ("value", b"x" * 300_000)
+    assert pickle.loads(hub.blobs[result["result_id"]]) == ("value", b"x" * 300_000)
 
 
 async def test_the_largest_value_that_travels_with_the_result_fits_the_protocol(

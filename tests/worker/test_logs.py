@@ -124,7 +124,7 @@ async def test_a_hub_that_takes_no_log_gets_the_result_all_the_same(
     hub: ScriptedHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.log_status = 503
-    monkeypatch.setattr("ostler.worker.core.COLLECT_TRIES", 2)
+    monkeypatch.setattr("ostler.worker.endings.COLLECT_TRIES", 2)
     async with working(hub.url, tmp_path / "w1"):
         await hub.next("register")
         await hub.assign("a1", "echo", "one")

@@ -232,7 +232,7 @@ async def test_a_worker_whose_name_is_taken_says_so_and_ends_with_its_tasks(
     supervisor = programs.supervisor
     await hub.drop(code=4001)
     code, errors = await ended(process)
-    assert code == 1
+    assert code == 4
     assert "another worker uses this name" in errors
     assert "Traceback" not in errors
     assert not is_alive(supervisor)

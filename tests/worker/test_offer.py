@@ -3,7 +3,10 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from ostler.domain.worker import Capabilities, DeviceInfo
+from ostler.runtime.probe import Detection
 from ostler.worker.housekeeping import remove_older
 from ostler.worker.offer import Source, Steadied, default_slots, watch
 
@@ -37,6 +40,16 @@ def test_labels_of_the_command_line_go_over_those_of_the_file(tmp_path: Path) ->
     assert source.look().capabilities.labels == {"a": "file", "b": "flag"}
 
 
+def test_free_vram_is_said_by_a_file_and_not_by_a_driver_that_counts_our_own_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ostler.worker.offer.detect", lambda folder: Detection(capabilities=gpus(1)))
+    assert Source(folder=tmp_path).look().capabilities.devices[0].vram_free_gb is None
+    file = tmp_path / "offer.toml"
+    file.write_text("gpu_count = 1\n[[devices]]\nindex = 0\nvram_gb = 8\nvram_free_gb = 1\n")
+    assert Source(folder=tmp_path, file=file).look().capabilities.devices[0].vram_free_gb == 1
+
+
 async def test_an_offer_from_a_file_is_constant(tmp_path: Path) -> None:
     told: list[Capabilities] = []
     source = Source(folder=tmp_path, file=tmp_path / "offer.toml")
@@ -60,13 +73,13 @@ def test_there_is_a_slot_per_core_and_at_least_one() -> None:
     assert [default_slots(Capabilities(cpu_count=cores)) for cores in (0, 0.5, 1, 3.9, 64)] == [1, 1, 1, 3, 64]
 
 
-def test_what_has_not_been_used_for_long_is_removed(tmp_path: Path) -> None:
-    for name in ("old", "deep", "new"):
+def test_what_has_not_been_used_for_long_is_removed_unless_a_task_may_still_want_it(tmp_path: Path) -> None:
+    for name in ("old", "deep", "new", "held"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
     (tmp_path / "blob").touch()
     long_ago = time.time() - 1000
-    for path in ("old/file", "old", "deep", "blob"):
+    for path in ("old/file", "old", "held/file", "held", "deep", "blob"):
         os.utime(tmp_path / path, (long_ago, long_ago))
-    remove_older(tmp_path, time.time() - 500)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "new"]
+    remove_older(tmp_path, time.time() - 500, in_use={"held"})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "held", "new"]

@@ -64,6 +64,7 @@ async def test_a_service_is_told_its_port_and_is_healthy_once_it_is_ready(
         "task_id": "job-s1",
         "healthy": False,
         "message": "readiness /ready answered 503",
+        "port": worker.agent._port_of("job-s1", "s1"),
     }
 
 
@@ -108,7 +109,8 @@ async def test_health_is_told_again_after_every_registration(hub: ScriptedHub, w
     await until_healthy(hub)
     await hub.drop()
     await hub.next("register")
-    assert await hub.next("service_health") == {"task_id": "job-s1", "healthy": True}
+    told = await hub.next("service_health")
+    assert (told["task_id"], told["healthy"], told.get("message", "")) == ("job-s1", True, "")
     kinds = [kind for kind, _ in hub.messages]
     assert kinds[-kinds[::-1].index("register") :].count("service_health") == 1
 
@@ -300,3 +302,15 @@ def test_three_misses_in_a_row_are_the_end_and_one_answer_between_them_is_not() 
         pulse.take("", "late")
     assert pulse.is_dead
     assert (pulse.healthy, pulse.message) == (False, "late")
+
+
+async def test_a_service_may_want_a_port_and_is_handed_back_where_it_is_taken(
+    hub: ScriptedHub, worker: Worker, folder: Path
+) -> None:
+    wanted = free_port(())
+    command = ["{python}", PROGRAM, str(folder), "--port", "{port}"]
+    await hub.assign("s1", *command, type="service", metadata={"ostler.port": wanted})
+    assert (await until_healthy(hub))["port"] == wanted
+    await hub.assign("s2", *command, type="service", metadata={"ostler.port": wanted})
+    result = await hub.next("job_result")
+    assert (result["state"], result["error"]) == ("returned", f"port {wanted} is taken on this machine")

@@ -90,7 +90,7 @@ async def test_an_archive_that_is_not_one_fails_its_task_and_leaves_nothing(
     await hub.assign("a1", "true", snapshot_id=bad)
     result = await hub.next("job_result")
     assert result["state"] == "failed"
-    assert result["error"] == f"snapshot {bad} cannot be used: '../outside' leads out of the snapshot"
+    assert result["error"] == f"snapshot {bad} cannot be used: '../outside' leads out of the archive"
     assert {path.name for path in (tmp_path / "w1/snapshots").iterdir()} == {"index.json"}
     assert not (tmp_path / "w1/attempts/a1").exists()
 

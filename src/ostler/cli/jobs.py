@@ -10,6 +10,7 @@ import typer
 
 from ostler.cli import exits, follow
 from ostler.cli.options import Access, JobId, JobIds, Json
+from ostler.cli.paging import newest
 from ostler.cli.render.terminal import is_terminal, note, show_json
 from ostler.cli.render.terminal import show as show_parts
 from ostler.cli.render.words import titled
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 PAGE = 30
-MOST_PER_PAGE = 500
 MOST_REASONS = 12
 """Waiting jobs of a list whose reason is asked for: each is a request of its own."""
 
@@ -93,7 +93,8 @@ def _sent(hub: "Hub", folder: Path) -> str:
 def jobs(
     access: Access,
     state: Annotated[
-        str | None, typer.Option("--state", metavar="STATES", help="Only these: pending,running,failed, …")
+        str | None,
+        typer.Option("--state", "--status", metavar="STATES", help="Only these: pending,running,failed, …"),
     ] = None,
     live: Annotated[bool, typer.Option("--live", help="Only those that have not ended.")] = False,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only those of this name.")] = None,
@@ -106,7 +107,7 @@ def jobs(
         raise BadInput("--live: is itself a choice of states; give it or --state, not both", [("live", "with --state")])
     with connect(access) as hub:
         filters = {"state": ",".join(states.LIVE) if live else state, "name": name, "user": user}
-        page = _newest(hub, filters, limit)
+        page = newest(hub.jobs, "jobs", filters, limit)
         if json:
             show_json(page)
             return exits.DONE
@@ -117,19 +118,6 @@ def jobs(
     if page["next"] is not None:
         note(f"these are the newest {limit}; --limit N shows more")
     return exits.DONE
-
-
-def _newest(hub: "Hub", filters: Document, limit: int) -> Document:
-    """So many jobs in the shape of one page, however many pages the hub makes of them."""
-    found: list[Document] = []
-    cursor = None
-    while len(found) < limit:
-        page = hub.jobs(limit=min(limit - len(found), MOST_PER_PAGE), cursor=cursor, **filters)
-        found += page["jobs"]
-        cursor = page.get("next")
-        if cursor is None:
-            break
-    return {"jobs": found, "next": cursor}
 
 
 def _tell_reasons(hub: "Hub", listed: list[Document]) -> None:

@@ -8,7 +8,20 @@ from typing import Annotated, Any
 import typer
 
 from ostler import __version__
-from ostler.cli import exits, follow, jobs, machines, programs, settings, tokens
+from ostler.cli import (
+    artifacts,
+    enrol,
+    exits,
+    follow,
+    jobs,
+    machines,
+    manifest,
+    models,
+    programs,
+    settings,
+    sweeps,
+    tokens,
+)
 from ostler.cli.help import CONTEXT, Command, Group
 from ostler.cli.options import Access, spread
 from ostler.cli.render.terminal import prepare_streams
@@ -60,15 +73,46 @@ def _register() -> None:
     app.command("wait", cls=Command, rich_help_panel=work)(spread(follow.wait))
     app.command("cancel", cls=Command, rich_help_panel=work)(spread(jobs.cancel))
     app.command("requeue", cls=Command, rich_help_panel=work)(spread(jobs.requeue))
+    app.command("apply", cls=Command, rich_help_panel=work)(spread(manifest.apply))
+    app.command("plan", cls=Command, rich_help_panel=work)(spread(manifest.plan))
+    app.command("reload", cls=Command, rich_help_panel=work)(spread(manifest.reload))
     app.command("jobs", cls=Command, rich_help_panel=look)(spread(jobs.jobs))
     app.command("show", cls=Command, rich_help_panel=look)(spread(jobs.show))
     app.command("why", cls=Command, rich_help_panel=look)(spread(jobs.why))
     app.command("logs", cls=Command, rich_help_panel=look)(spread(follow.logs))
     app.command("status", cls=Command, rich_help_panel=look)(spread(machines.status))
+    sweep = _group(
+        "sweeps",
+        "List the sweeps of the manifest, or look after one.",
+        look,
+        invoke_without_command=True,
+        callback=spread(sweeps.sweeps),
+    )
+    sweep.command("show", cls=Command)(spread(sweeps.show))
+    sweep.command("cancel", cls=Command)(spread(sweeps.cancel))
+    sweep.command("requeue", cls=Command)(spread(sweeps.requeue))
+    model = _group(
+        "models",
+        "List the gateway's models, or look after one.",
+        look,
+        invoke_without_command=True,
+        callback=spread(models.models),
+    )
+    for name in ("load", "unload", "pin", "unpin", "logs"):
+        model.command(name, cls=Command)(spread(getattr(models, name)))
+    model.command("import", cls=Command)(spread(models.import_file))
+    artifact = _group("artifacts", "List, fetch and look after what jobs left behind.", look, no_args_is_help=True)
+    artifact.command("list", cls=Command)(spread(artifacts.list_artifacts))
+    artifact.command("show", cls=Command)(spread(artifacts.show))
+    artifact.command("get", cls=Command)(spread(artifacts.get))
+    artifact.command("verify", cls=Command)(spread(artifacts.verify))
+    artifact.command("gc", cls=Command)(spread(artifacts.collect))
     app.command("workers", cls=Command, rich_help_panel=fleet)(spread(machines.workers))
     worker.command("show", cls=Command)(spread(machines.show))
     worker.command("drain", cls=Command)(spread(machines.drain))
     worker.command("resume", cls=Command)(spread(machines.resume))
+    app.command("join", cls=Command, rich_help_panel=fleet)(spread(enrol.join))
+    app.command("leave", cls=Command, rich_help_panel=fleet)(spread(enrol.leave))
     token = _group("token", "Make, list and revoke tokens.", fleet, no_args_is_help=True)
     token.command("create", cls=Command)(spread(tokens.create))
     token.command("list", cls=Command)(spread(tokens.list_tokens))

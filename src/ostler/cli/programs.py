@@ -30,31 +30,75 @@ ConfigFile = Annotated[
         help="Templates and quotas; else $OSTLER_CONFIG, else ostler.toml in the state folder.",
     ),
 ]
+ManifestFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--manifest", metavar="FILE", help="A training manifest (TOML) that the queue follows from the start."
+    ),
+]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Listen here; 0.0.0.0 for other machines.")]
 Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Listen on this port; 0: a free one.")]
+GatewayPort = Annotated[
+    int,
+    typer.Option(
+        "--gateway-port", metavar="N", min=0, max=65535, help="Models are called here, where any are configured."
+    ),
+]
 LogLevel = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
 Leashed = Annotated[bool, typer.Option("--stop-on-eof", hidden=True, help="Stop when standard input ends.")]
+System = Annotated[
+    bool | None,
+    typer.Option(
+        "--system/--user", help="A service of the whole machine (root's), or of your own user.", show_default=False
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the service's file; install nothing.")]
 
 LEVELS = ("debug", "info", "warning", "error")
 
 
 def hub(
+    ctx: typer.Context,
     host: Host = "127.0.0.1",
     port: Port = config.DEFAULT_PORT,
+    gateway_port: GatewayPort = config.DEFAULT_GATEWAY_PORT,
     state_dir: StateDir = None,
     config_file: ConfigFile = None,
+    manifest: ManifestFile = None,
     log_level: LogLevel = "info",
     stop_on_eof: Leashed = False,
+    install: Annotated[bool, typer.Option("--install", help="As a service of this machine, from now on.")] = False,
+    system: System = None,
+    dry_run: DryRun = False,
 ) -> int:
     """Run a hub: it keeps the jobs and places them on workers."""
     if log_level not in LEVELS:
         raise BadInput(f"--log-level: {log_level!r} is not one of {', '.join(LEVELS)}")
+    state = config.state_dir(state_dir)
+    if install or dry_run:
+        from ostler.cli.enrol import install_hub
+
+        return install_hub(ctx, state, reached_at(host, port), system, dry_run)
     if stop_on_eof:
         leash()
     from ostler.hub.main import HubOptions, run
 
-    state = config.state_dir(state_dir)
-    return run(HubOptions(host=host, port=port, state_dir=state, log_level=log_level, config=config_file))
+    options = HubOptions(
+        host=host,
+        port=port,
+        gateway_port=gateway_port,
+        state_dir=state,
+        log_level=log_level,
+        config=config_file,
+        manifest=manifest,
+    )
+    return run(options)
+
+
+def reached_at(host: str, port: int) -> str:
+    """From this machine, a hub that listens there."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @dataclass(frozen=True)
@@ -159,8 +203,13 @@ def _check(offer: Path | None, as_json: bool) -> int:
     return exits.DONE if fit_for else exits.FAILED
 
 
-def up(host: Host = "127.0.0.1", port: Port = config.DEFAULT_PORT, state_dir: StateDir = None) -> int:
+def up(
+    host: Host = "127.0.0.1",
+    port: Port = config.DEFAULT_PORT,
+    gateway_port: GatewayPort = config.DEFAULT_GATEWAY_PORT,
+    state_dir: StateDir = None,
+) -> int:
     """Run a hub and a worker for this machine, until Ctrl-C."""
     from ostler.cli.up import bring_up
 
-    return bring_up(host, port, state_dir)
+    return bring_up(host, port, gateway_port, state_dir)

@@ -104,13 +104,13 @@ class Family:
             child.stop(stops_s)
 
 
-def bring_up(host: str, port: int, chosen_state: Path | None) -> int:
+def bring_up(host: str, port: int, gateway_port: int, chosen_state: Path | None) -> int:
     """Both, until one ends or we are told to stop. The exit code of the one that ended by itself, else 0."""
     state = config.state_dir(chosen_state)
     state_was_chosen = origin(chosen_state, "state-dir") != "default"
     family = Family()
     try:
-        url = _start_hub(family, host, port, state)
+        url = _start_hub(family, ["--host", host, "--port", str(port), "--gateway-port", str(gateway_port)], state)
         if url:
             join = f"@{state / config.TOKEN_FILES['join']}"
             arguments = ["worker", "--hub", url, "--token", join, "--state-dir", str(state), "--drain-seconds", DRAIN_S]
@@ -128,13 +128,13 @@ def bring_up(host: str, port: int, chosen_state: Path | None) -> int:
     return fallen.exit_code
 
 
-def _start_hub(family: Family, host: str, port: int, state: Path) -> str:
+def _start_hub(family: Family, where: Sequence[str], state: Path) -> str:
     """The address that the hub itself wrote down, as this machine reaches it; empty if it did not come up."""
     told_here = state / "hub.url"
     before = _identity(told_here)
     family.start(
         "hub",
-        ["hub", "--host", host, "--port", str(port), "--state-dir", str(state), "--log-level", "warning"],
+        ["hub", *where, "--state-dir", str(state), "--log-level", "warning"],
         HUB_STOPS_S,
     )
     if not family.wait_for(lambda: _identity(told_here) not in (None, before)):
@@ -163,7 +163,7 @@ def _tell(url: str, host: str, state: Path, state_was_chosen: bool) -> None:
         port = url.rpartition(":")[2]
         lines += [
             "",
-            "  On another machine, with the token that `ostler token create --role worker` prints:",
-            f"    ostler worker --hub http://{socket.gethostname()}:{port} --token TOKEN",
+            "  On another machine, with the token that `ostler token create --join` prints:",
+            f"    ostler join http://{socket.gethostname()}:{port} TOKEN",
         ]
     print("\n".join([*lines, "", "  Ctrl-C stops both.", ""]), flush=True)

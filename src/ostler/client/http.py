@@ -24,6 +24,8 @@ RESULTS_PER_CALL = 1000
 LONGEST_WAIT_S = 25.0
 """Per request: shorter than what proxies take for a dead connection."""
 ASK_FIRST_BYTES = 1024 * 1024
+VERIFY_S = 3600.0
+"""For the hub to read large files again."""
 
 
 class Hub:
@@ -194,18 +196,112 @@ class Hub:
     def me(self) -> Document:
         return self._get("/v1/me")
 
+    # The manifest and its sweeps
+
+    def apply_manifest(self, text: bytes, *, file: str = "", plan: bool = False) -> Document:
+        """Make the queue follow this TOML: {"inserted", "unchanged", "updated", "absent", "jobs"}; or only tell."""
+        query = {"plan": 1 if plan else None, "file": file or None}
+        headers = {"Content-Type": "application/toml"}
+        return _document(self._transport.request("PUT", "/v1/manifest", query=query, body=text, headers=headers))
+
+    def manifest(self) -> str:
+        """The manifest that was applied last, as it was sent."""
+        return self._transport.request("GET", "/v1/manifest").body.decode("utf-8", "replace")
+
+    def reload_manifest(self) -> Document:
+        return self._post("/v1/manifest/reload")
+
+    def sweeps(self) -> list[Document]:
+        found: list[Document] = self._get("/v1/sweeps")["sweeps"]
+        return found
+
+    def sweep(self, name: str, *, metric: str | None = None) -> Document:
+        """The sweep of this name, or beginning of one, and under "jobs" its points; compared by this metric."""
+        return self._get(_sweep(name), {"metric": metric})
+
+    def cancel_sweep(self, name: str) -> Document:
+        return self._post(_sweep(name) + "/cancel")
+
+    def requeue_sweep(self, name: str) -> Document:
+        # Not sent twice: the second would throw away the runs that the first has started.
+        return self._post(_sweep(name) + "/requeue", repeatable=False)
+
+    # Artifacts
+
+    def artifacts(
+        self, *, job: str | None = None, model: str | None = None, limit: int | None = None, cursor: str | None = None
+    ) -> Document:
+        """One page {"artifacts", "next"}, newest first."""
+        return self._get("/v1/artifacts", {"job": job, "model": model, "limit": limit, "cursor": cursor})
+
+    def all_artifacts(self, **filters: Any) -> Iterator[Document]:
+        """Artifacts, newest first, page after page; `filters` are those of `artifacts`."""
+        cursor: str | None = None
+        while True:
+            page = self.artifacts(limit=PAGE, cursor=cursor, **filters)
+            yield from page["artifacts"]
+            cursor = page.get("next")
+            if cursor is None:
+                return
+
+    def artifact(self, artifact_id: str) -> Document:
+        """By its id, or an unambiguous beginning of that."""
+        return self._get(_artifact(artifact_id))
+
+    def verify_artifact(self, artifact_id: str) -> Document:
+        """{"id", "ok", "here"}, when the hub has read all of it again."""
+        path = _artifact(artifact_id) + "/verify"
+        return _document(self._transport.request("POST", path, body=b"", read_s=VERIFY_S))
+
+    def collect_artifacts(self, *, older_than_s: float | None = None, dry_run: bool = False) -> Document:
+        """Remove what no succeeded job points to: {"removed", "bytes", "dry_run", "older_than_s"}; or only tell.
+        What is younger than a minute stays in any case."""
+        age = None if older_than_s is None else int(older_than_s)
+        query = {"older_than_s": age, "dry_run": 1 if dry_run else None}
+        return _document(self._transport.request("POST", "/v1/artifacts/gc", query=query, body=b"", read_s=VERIFY_S))
+
+    def open_artifact(self, artifact_id: str, offset: int = 0) -> tuple[Stream, int]:
+        """One connection to its bytes, and the first one that comes: not every proxy can begin in the middle."""
+        headers = {"Range": f"bytes={offset}-"} if offset else {}
+        path = "/v1/model/" + _part(artifact_id, "artifact")
+        response = self._transport.stream(path, headers=headers, read_s=QUIET_S)
+        return Stream(self._transport, response), offset if response.status == 206 else 0
+
+    # The gateway's models
+
+    def models(self) -> list[Document]:
+        found: list[Document] = self._get("/v1/models")["models"]
+        return found
+
+    def change_model(self, name: str, action: str) -> Document:
+        """`load`, `unload`, `pin` or `unpin` it; how it is then, which for the first two is rarely the end of it."""
+        return self._post(f"/v1/models/{_part(name, 'model')}/{action}")
+
     # Tokens
 
     def tokens(self) -> list[Document]:
         found: list[Document] = self._get("/v1/tokens")["tokens"]
         return found
 
-    def create_token(self, role: str, user: str = "") -> Document:
+    def create_token(self, role: str, user: str = "", expires_s: float | None = None) -> Document:
         # Not sent twice: the first one's secret would be lost, and the token would stay.
-        return self._post("/v1/tokens", {"role": role, "user": user}, repeatable=False)
+        return self._post("/v1/tokens", {"role": role, "user": user, "expires_s": expires_s}, repeatable=False)
 
     def revoke_token(self, token_id: str) -> None:
         self._transport.request("DELETE", "/v1/tokens/" + _part(token_id, "token"))
+
+    # A machine that joins or leaves, with a token of its own
+
+    def enrol(self, name: str) -> str:
+        """A worker's own token for the join token that this object brings. Not sent twice: that one is spent."""
+        return str(self._post("/v1/enrol", {"name": name}, repeatable=False)["token"])
+
+    def seen(self) -> Document:
+        """How the hub sees the worker whose own token this object brings."""
+        return self._get("/v1/enrol")
+
+    def leave(self) -> None:
+        self._post("/v1/leave", repeatable=False)
 
     # Blobs
 
@@ -260,6 +356,14 @@ def _job(job_id: str) -> str:
 
 def _worker(worker_id: str) -> str:
     return "/v1/workers/" + _part(worker_id, "worker")
+
+
+def _artifact(artifact_id: str) -> str:
+    return "/v1/artifacts/" + _part(artifact_id, "artifact")
+
+
+def _sweep(name: str) -> str:
+    return "/v1/sweeps/" + _part(name, "sweep")
 
 
 def _part(text: str, what: str) -> str:

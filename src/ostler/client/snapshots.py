@@ -1,22 +1,17 @@
-"""A folder on its way to the workers: one archive, named by its content, sent only if the hub does not have it.
+"""A folder on its way to the workers: one archive, named by its content, sent only if the hub does not have it."""
 
-The archive is the same for the same files, whoever packs them and when: sorted, without times and owners, and of the
-modes only whether a file may be executed.
-"""
-
-import hashlib
 import os
 import stat
 import subprocess
-import tarfile
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import msgspec
 
+from ostler import pull
 from ostler.client.errors import BadInput
 from ostler.client.http import Hub
 
@@ -43,7 +38,6 @@ class Snapshot(msgspec.Struct):
 class _File(msgspec.Struct):
     path: Path
     size: int
-    executable: bool
 
 
 def send(
@@ -86,43 +80,13 @@ def pack(
             f"have git ignore it. The largest: {_largest(files)}"
         )
     notes = [f"{folder} has {_mib(total)}; the largest: {_largest(files, 3)}"] if total > warn_bytes else []
-    out = _Hashing(archive)
-    with tarfile.open(fileobj=cast(BinaryIO, out), mode="w|", format=tarfile.PAX_FORMAT) as tar:
-        for name in sorted(found):
-            _add(tar, name, found[name])
-    return Snapshot(id=out.digest.hexdigest(), archive_bytes=out.written, files=len(files), notes=notes)
-
-
-class _Hashing:
-    """A file that is hashed while it is written."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.digest = hashlib.sha256()
-        self.written = 0
-        self._file = file
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        self.written += len(data)
-        return self._file.write(data)
-
-
-def _add(tar: tarfile.TarFile, name: str, file: _File | None) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.mode = 0o755 if file is None or file.executable else 0o644
-    if file is None:
-        entry.type = tarfile.DIRTYPE
-        tar.addfile(entry)
-        return
-    entry.size = file.size
     try:
-        with file.path.open("rb") as content:
-            tar.addfile(entry, content)
-            if content.read(1):
-                raise OSError("it has grown")
+        sha256 = pull.pack_entries({name: file.path if file else None for name, file in found.items()}, archive)
+    except pull.Unpackable as error:
+        raise _wrong(str(error)) from None
     except OSError as error:
-        what = f"cannot be read: {error.strerror}" if error.strerror else "changed while it was being packed"
-        raise _wrong(f"{file.path} {what}") from None
+        raise _wrong(f"{error.filename or folder} cannot be read: {error.strerror}") from None
+    return Snapshot(id=sha256, archive_bytes=archive.tell(), files=len(files), notes=notes)
 
 
 def _entries(root: Path) -> dict[str, _File | None]:
@@ -130,10 +94,6 @@ def _entries(root: Path) -> dict[str, _File | None]:
     found: dict[str, _File | None] = {}
     for path in _listed(root):
         name = path.relative_to(root).as_posix()
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise _wrong(f"{os.fsencode(path)!r}: its name is not UTF-8") from None
         file = _look(path, root)
         if file is not None or path.is_dir():
             found[name] = file
@@ -142,26 +102,14 @@ def _entries(root: Path) -> dict[str, _File | None]:
 
 
 def _look(path: Path, root: Path) -> _File | None:
-    """None of a folder, and of what is in git's list only. A link counts as the file of this folder that it names."""
+    """None of a folder, and of what is in git's list only."""
     try:
-        if path.is_symlink():
-            _must_stay_inside(path, root)
-        status = path.stat()
+        status = pull.look(path, root)
     except FileNotFoundError:
         return None
-    if stat.S_ISDIR(status.st_mode):
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        raise _wrong(f"{path} is neither a file nor a folder")
-    return _File(path=path, size=status.st_size, executable=bool(status.st_mode & stat.S_IXUSR))
-
-
-def _must_stay_inside(link: Path, root: Path) -> None:
-    target = link.resolve()
-    if not target.is_file() or not target.is_relative_to(root.resolve()):
-        raise _wrong(
-            f"{link} is a link to {os.readlink(link)}, which is no file of this folder; leave it out, or copy it"
-        )
+    except pull.Unpackable as error:
+        raise _wrong(str(error)) from None
+    return None if stat.S_ISDIR(status.st_mode) else _File(path=path, size=status.st_size)
 
 
 def _listed(root: Path) -> Iterator[Path]:

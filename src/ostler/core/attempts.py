@@ -6,11 +6,12 @@ holding). The first may change at once; the second only when the worker says so.
 
 import zlib
 
+from ostler.core import checkpoints
 from ostler.core.bound import bind, unbind
 from ostler.core.effects import AssignTask, CancelTask, Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
-from ostler.core.room import Holding, holding
-from ostler.core.timers import ACCEPTANCE, COOLDOWN, RUNTIME
+from ostler.core.room import Holding, gpu_thousandths, holding
+from ostler.core.timers import COOLDOWN, RUNTIME
 from ostler.core.usage import START_QUANTUM_S, weight
 from ostler.domain import states
 from ostler.domain.resources import Grant
@@ -20,7 +21,6 @@ STOP_GRACE_S = 10.0
 FAULTS_TO_COOL = 3
 COOLDOWN_S = 60.0
 COOLDOWN_MAX_S = 600.0
-MAX_IDLE_SHAPES = 2048
 LOOK_AGAIN_S = 600.0
 """A budget is looked at this often: reminders of what has long ended must not pile up for a day."""
 MASTER_PORTS = (20_000, 32_000)
@@ -50,8 +50,9 @@ def begin(fleet: Fleet, job: Job, worker: Worker, grant: Grant, why: str, now: f
     task.exit_code = None
     set_state(fleet, task, states.ASSIGNED, "", now)
     fleet.touch_attempt(attempt)
-    fleet.timers.add(now + ACCEPT_WITHIN_S, ACCEPTANCE, attempt.id)
-    fleet.charge(job.user, START_QUANTUM_S * _weight(worker, job), now)
+    unbind(fleet, job.id)
+    fleet.room_makers.pop(job.id, None)
+    fleet.charge(job.user, START_QUANTUM_S * _weight(worker, attempt), now)
     return attempt
 
 
@@ -72,6 +73,8 @@ def assignment(fleet: Fleet, attempt: Attempt) -> AssignTask:
         rank=task.index if job.is_gang else None,
         hosts=gang_hosts(fleet, job),
         master_port=master_port(job),
+        checkpoint=task.checkpoint,
+        checkpoint_by=task.checkpoint_by,
     )
 
 
@@ -102,17 +105,22 @@ def accept(fleet: Fleet, attempt: Attempt, now: float) -> None:
     task = attempt.task
     assert task is not None
     if not attempt.accepted:
-        attempt.accepted = True
-        attempt.started = now
-        attempt.started_at = fleet.wall(now)
-        if task.started_at is None:
-            task.started_at = attempt.started_at
-        watch_budget(fleet, attempt, now)
+        start_clock(fleet, attempt, task, now)
     if attempt.phase == "assigned":
         attempt.phase = "running"
     fleet.touch_attempt(attempt)
     if task.state != states.RUNNING:
         set_state(fleet, task, states.RUNNING, "", now)
+
+
+def start_clock(fleet: Fleet, attempt: Attempt, task: Task, now: float) -> None:
+    """From here on it counts as started, and what it runs is spent."""
+    attempt.accepted = True
+    attempt.started = now
+    attempt.started_at = fleet.wall(now)
+    if task.started_at is None:
+        task.started_at = attempt.started_at
+    watch_budget(fleet, attempt, now)
 
 
 def watch_budget(fleet: Fleet, attempt: Attempt, now: float) -> None:
@@ -127,6 +135,20 @@ def stop(fleet: Fleet, attempt: Attempt, reason: str) -> list[Effect]:
     attempt.stop_reason = attempt.stop_reason or reason
     fleet.touch_attempt(attempt)
     return cancel_message(fleet, attempt)
+
+
+def may_be_on_its_way(attempt: Attempt) -> bool:
+    """It was told to end before its worker had accepted it: what the worker says now may be older than both messages.
+    That matters where the task must not run twice at once."""
+    alone = attempt.task is not None and attempt.task.job.terms.stops_alone
+    return alone and attempt.phase == "stopping" and not attempt.accepted
+
+
+def seen(fleet: Fleet, attempt: Attempt) -> None:
+    """Its worker has it, whether it should or not."""
+    if not attempt.accepted:
+        attempt.accepted = True
+        fleet.touch_attempt(attempt)
 
 
 def cancel_message(fleet: Fleet, attempt: Attempt) -> list[Effect]:
@@ -210,7 +232,7 @@ def spend_time(fleet: Fleet, attempt: Attempt, now: float) -> None:
         attempt.task.used_s += ran
         fleet.touch_task(attempt.task)
     job = attempt.task.job
-    rate = _weight(fleet.workers[attempt.worker_id], job)
+    rate = _weight(fleet.workers[attempt.worker_id], attempt)
     fleet.charge(job.user, max(0.0, ran - START_QUANTUM_S) * rate, now)
 
 
@@ -245,14 +267,10 @@ def forget_ended(fleet: Fleet) -> None:
     for job in leaving.values():
         tasks = job.tasks or {}
         for task in [task for task in tasks.values() if task.state in states.TERMINAL and task.holder is None]:
+            checkpoints.left_memory(fleet, task)
             del tasks[task.index]
         if job.state in states.TERMINAL and not tasks:
-            _forget_job(fleet, job)
-
-
-def _forget_job(fleet: Fleet, job: Job) -> None:
-    if fleet.forget_job(job) and job.shape.jobs == 0 and fleet.index.shape_count() > MAX_IDLE_SHAPES:
-        fleet.index.drop_shape(job.shape)
+            fleet.forget_job(job)
 
 
 def set_state(fleet: Fleet, task: Task, state: str, reason: str, now: float) -> None:
@@ -340,6 +358,6 @@ def blame(fleet: Fleet, worker: Worker, now: float) -> None:
         )
 
 
-def _weight(worker: Worker, job: Job) -> float:
-    devices = worker.offer.devices
-    return weight(job.shape.request, devices[0].vram_mib if devices else 0)
+def _weight(worker: Worker, attempt: Attempt) -> float:
+    """By what it holds: what its job asks for may have changed since, or depend on the worker."""
+    return weight(gpu_thousandths(attempt.held, worker.offer) / 1000, attempt.held.cores_milli)

@@ -1,11 +1,17 @@
 """Every invariant of the fleet, in one place. Run after every event in tests and in the simulator."""
 
+from collections import Counter
+
+from ostler.core import index as indexes
+from ostler.core.claims import LEASE_S
 from ostler.core.fleet import Fleet, Job, Worker
 from ostler.core.index import bits
-from ostler.core.match import unmet
+from ostler.core.match import unmet, unmet_by_claim, unmet_health, unmet_trust
 from ostler.core.place import settled
+from ostler.core.queue import band_key
 from ostler.core.ranges import RangeSet
-from ostler.core.room import Room
+from ostler.core.room import Room, gpu_thousandths
+from ostler.core.timers import LEASE, PREFERENCE
 from ostler.domain import states
 
 
@@ -16,14 +22,19 @@ class InvariantBroken(AssertionError):
 def check(fleet: Fleet, now: float, *, after_pass: bool = True) -> None:
     """Raise InvariantBroken with the first contradiction found."""
     for worker in fleet.workers.values():
+        _offer_is_what_it_says_under_its_policy(fleet, worker)
         _room_is_the_sum_of_holdings(worker)
         _no_device_is_booked_twice(worker)
         _attempts_and_tasks_agree(fleet, worker)
     for job in fleet.jobs.values():
         _job_agrees_with_its_tasks(fleet, job)
+    _claims_are_leased(fleet, now if after_pass else None)
+    _preferences_give_way(fleet, now if after_pass else None)
+    _checkpoints_are_counted(fleet)
+    _shapes_are_those_of_the_jobs(fleet)
     _counts_by_user_are_true(fleet)
-    counted = {state: sum(job.state == state for job in fleet.jobs.values()) for state in states.STATES}
-    _need(counted == fleet.job_counts, "the counts of jobs by state are not those of the jobs")
+    counted = Counter(job.state for job in fleet.jobs.values())
+    _need(counted == Counter(fleet.job_counts), "the counts of jobs by state are not those of the jobs")
     _queue_holds_what_waits(fleet)
     _index_agrees_with_the_matcher(fleet, now)
     if after_pass:
@@ -33,6 +44,11 @@ def check(fleet: Fleet, now: float, *, after_pass: bool = True) -> None:
 def _need(truth: bool, broken: str) -> None:
     if not truth:
         raise InvariantBroken(broken)
+
+
+def _offer_is_what_it_says_under_its_policy(fleet: Fleet, worker: Worker) -> None:
+    truth = fleet.offer_of(worker.id, worker.capabilities, worker.claims)
+    _need(worker.offer == truth and worker.room.offer == truth, f"{worker.id}: its offer is not what it says it has")
 
 
 def _room_is_the_sum_of_holdings(worker: Worker) -> None:
@@ -105,15 +121,63 @@ def _job_agrees_with_its_tasks(fleet: Fleet, job: Job) -> None:
     _need(not gone, f"job {job.id} has ended and is still in memory")
 
 
+def _claims_are_leased(fleet: Fleet, looked_at: float | None) -> None:
+    """Only its lease binds a claim, so that one without a reminder would be held for ever."""
+    reminders = dict.fromkeys(key for key, _ in fleet.timers.entries(LEASE))
+    for attempt in fleet.held.values():
+        worker = fleet.workers[attempt.worker_id]
+        _need(attempt.claimed == worker.only_claims, f"{attempt.id}: a claim, or its worker claims; not both")
+        if attempt.claimed:
+            _need(not worker.connected, f"{worker.id} holds a connection and only claims")
+            _need(attempt.task is not None and attempt.task.holder is attempt, f"{attempt.id} is claimed for nothing")
+            _need(attempt.id in reminders, f"nobody looks at the lease of {attempt.id}")
+            over = looked_at is not None and attempt.beaten + LEASE_S <= looked_at
+            _need(not over, f"the lease of {attempt.id} is over, and it is still held")
+
+
+def _preferences_give_way(fleet: Fleet, looked_at: float | None) -> None:
+    reminders = fleet.timers.entries(PREFERENCE)
+    for job in fleet.jobs.values():
+        closed_s = job.shape.request.cuda_first_s
+        _need(closed_s in (0.0, job.terms.cuda_first_s), f"{job.id} waits {closed_s} s for CUDA, not as its terms say")
+        if closed_s and not job.blocked_on:
+            opens_at = job.queued + closed_s
+            _need((job.id, opens_at) in reminders, f"{job.id} would wait for CUDA for ever")
+            over = looked_at is not None and opens_at <= looked_at
+            _need(not over, f"{job.id} has waited for CUDA for long enough, and is still closed")
+
+
+def _checkpoints_are_counted(fleet: Fleet) -> None:
+    tasks = [task for job in fleet.jobs.values() for task in (job.tasks or {}).values()]
+    truth = Counter(task.checkpoint for task in tasks if task.checkpoint)
+    _need(truth == fleet.checkpoints, "the checkpoints that are counted are not those of the tasks")
+
+
+def _shapes_are_those_of_the_jobs(fleet: Fleet) -> None:
+    truth = Counter(job.shape.sid for job in fleet.jobs.values())
+    for shape in fleet.index.shapes():
+        _need(truth[shape.sid] == shape.jobs, f"{shape.request} is of {truth[shape.sid]} jobs and counts {shape.jobs}")
+    _need(fleet.index.idle_shapes() <= indexes.MAX_IDLE_SHAPES, "shapes that nobody needs are piling up")
+    for job in fleet.jobs.values():
+        _need(fleet.index.shape_at(job.shape.sid) is job.shape, f"{job.id} is of a shape that the index has dropped")
+        if job.lane is not None:
+            place = (job.lane.shape, job.lane.user, job.lane.band.key)
+            _need(place == (job.shape, job.user, band_key(job)), f"{job.id} stands in another's lane")
+
+
 def _counts_by_user_are_true(fleet: Fleet) -> None:
-    running: dict[str, int] = {}
+    running: dict[str, list[int]] = {}
+    preemptible = 0
     for attempt in fleet.held.values():
         assert attempt.task is not None
         _need(attempt.counted == (attempt.phase != "lapsed"), f"{attempt.id} is {attempt.phase} and miscounted")
         if attempt.counted:
-            running[attempt.task.job.user] = running.get(attempt.task.job.user, 0) + 1
-    told = {user: used[0] for user, used in fleet.running_of.items()}
-    _need(running == told, "what users hold is not the sum of their attempts")
+            used = running.setdefault(attempt.task.job.user, [0, 0])
+            used[0] += 1
+            used[1] += gpu_thousandths(attempt.held, fleet.workers[attempt.worker_id].offer)
+            preemptible += attempt.task.job.terms.preemptible or attempt.price_s is not None
+    _need(running == fleet.running_of, f"what users hold is {running} and counted as {fleet.running_of}")
+    _need(preemptible == fleet.preemptible, "what may be told to end for another is miscounted")
     bound = [held for worker in fleet.workers.values() for held in worker.attempts.values() if held.phase == "bound"]
     kept = [attempt for found in fleet.bound.values() for attempt in found]
     _need({held.id for held in bound} == {held.id for held in kept}, "kept room and its list disagree")
@@ -131,14 +195,21 @@ def _queue_holds_what_waits(fleet: Fleet) -> None:
 
 
 def _index_agrees_with_the_matcher(fleet: Fleet, now: float) -> None:
+    given = [worker for worker in fleet.workers.values() if not unmet_health(worker, now)]
+    asking = [worker for worker in fleet.workers.values() if worker.only_claims and not unmet_trust(worker, now)]
+    claimable = {worker.id: fleet.index.claimable(worker) for worker in asking}
     placeable = 0
     for shape in fleet.index.shapes():
         truth = 0
-        for worker in fleet.workers.values():
+        for worker in given:
             if not unmet(shape.request, worker, now):
                 truth |= fleet.index.bit_of(worker.id)
                 fits = fleet.index.fits_of(worker.id) & shape.bit
                 _need(bool(fits), f"{worker.id} can take {shape.request} and the index says no")
+        for worker in asking:
+            fits = not unmet_by_claim(shape.request, worker, now)
+            agrees = fits == bool(claimable[worker.id] & shape.bit)
+            _need(agrees, f"the index is wrong about whether {worker.id} may claim {shape.request}")
         wrong = [fleet.index.worker_at(number) for number in bits(truth ^ shape.workers)]
         _need(not wrong, f"the index is wrong about {shape.request} on {wrong[:3]}")
         placeable |= shape.bit if truth.bit_count() >= shape.request.nodes else 0

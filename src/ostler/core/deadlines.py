@@ -2,12 +2,25 @@
 
 from collections.abc import Callable
 
-from ostler.core import attempts, explain, jobs, outcomes, workers
+import msgspec
+
+from ostler.core import attempts, claims, explain, jobs, outcomes, workers
 from ostler.core.bound import KEPT_FOR_S, unbind
 from ostler.core.effects import CloseSession, Effect
-from ostler.core.fleet import Fleet
+from ostler.core.fleet import Fleet, Worker
 from ostler.core.reports import STOPPED_BY_BUDGET
-from ostler.core.timers import ACCEPTANCE, CONTACT, COOLDOWN, GRACE, RESTART, RUNTIME, SCHEDULING, UNBIND
+from ostler.core.timers import (
+    ACCEPTANCE,
+    CONTACT,
+    COOLDOWN,
+    GRACE,
+    LEASE,
+    PREFERENCE,
+    RESTART,
+    RUNTIME,
+    SCHEDULING,
+    UNBIND,
+)
 from ostler.core.workers import SILENCE_S
 from ostler.domain import states
 
@@ -26,6 +39,8 @@ def hub_was_away(fleet: Fleet, seconds: float) -> list[Effect]:
     """Nobody is to blame for a silence that was the hub's own."""
     for worker in fleet.workers.values():
         worker.last_contact += seconds
+    for attempt in fleet.held.values():
+        attempt.beaten += seconds
     return []
 
 
@@ -48,21 +63,34 @@ def _contact(fleet: Fleet, worker_id: str, now: float) -> list[Effect]:
 
 def _acceptance(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:
     attempt = fleet.held.get(attempt_id)
-    if attempt is None or attempt.accepted or not attempt.is_current() or attempt.task is None:
+    if attempt is None or attempt.accepted or attempt.task is None:
         return []
-    worker = fleet.workers[attempt.worker_id]
+    worker, task = fleet.workers[attempt.worker_id], attempt.task
     if not worker.connected:
         return []  # an orphan: its grace decides
     reason = f"{worker.id} did not accept it within {attempts.ACCEPT_WITHIN_S:.0f} s"
-    attempt.task.attempt = ""
+    if not attempt.is_current():
+        return _begin_anew(fleet, worker, reason, now) if attempts.may_be_on_its_way(attempt) else []
+    task.attempt = ""
+    if worker.silent_about_at != now:  # many that it did not accept at once are one failure
+        worker.silent_about_at = now
+        attempts.blame(fleet, worker, now)
+    if task.job.terms.stops_alone:
+        effects = attempts.stop(fleet, attempt, reason) + outcomes.again(fleet, task, reason, now)
+        return effects + _begin_anew(fleet, worker, reason, now)
     if len(worker.unseen) >= UNSEEN_KEPT:
         del worker.unseen[next(iter(worker.unseen))]
     worker.unseen[attempt.id] = attempt.held
     attempts.release(fleet, attempt, "returned", reason, now)
-    if worker.silent_about_at != now:  # many that it did not accept at once are one failure
-        worker.silent_about_at = now
-        attempts.blame(fleet, worker, now)
-    return outcomes.again(fleet, attempt.task, reason, now)
+    return outcomes.again(fleet, task, reason, now)
+
+
+def _begin_anew(fleet: Fleet, worker: Worker, reason: str, now: float) -> list[Effect]:
+    """What it was given may have begun there all the same, or may yet, and must never run twice at once: only what the
+    worker says on a new connection tells that it has not."""
+    close = CloseSession(worker_id=worker.id, session=worker.session, taken_over=False)
+    workers.go_offline(fleet, worker, reason, now)
+    return [close]
 
 
 def _grace(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:
@@ -105,6 +133,8 @@ def _runtime(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:
     attempt = fleet.held.get(attempt_id)
     if attempt is None or not attempt.is_current() or attempt.started is None or attempt.task is None:
         return []
+    if not attempt.task.job.terms.max_runtime_s:
+        return []
     over_at = attempt.started + attempts.remaining_s(attempt.task)
     if over_at > now:
         fleet.timers.add(min(over_at, now + attempts.LOOK_AGAIN_S), RUNTIME, attempt_id)
@@ -114,9 +144,19 @@ def _runtime(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:
 
 def _scheduling(fleet: Fleet, job_id: str, now: float) -> list[Effect]:
     job = fleet.jobs.get(job_id)
-    if job is None or not job.waiting or job.queued + job.terms.scheduling_timeout_s > now:
+    if job is None or not job.waiting or not job.terms.scheduling_timeout_s:
+        return []
+    if job.queued + job.terms.scheduling_timeout_s > now:
         return []
     jobs.expire_scheduling(fleet, job, explain.why_unschedulable(fleet, job, now), now)
+    return []
+
+
+def _preference(fleet: Fleet, job_id: str, now: float) -> list[Effect]:
+    """It has waited long enough for what it prefers: whoever can may have it."""
+    job = fleet.jobs.get(job_id)
+    if job is not None and job.shape.request.cuda_first_s and job.queued + job.shape.request.cuda_first_s <= now:
+        fleet.change_shape(job, msgspec.structs.replace(job.shape.request, cuda_first_s=0.0))
     return []
 
 
@@ -151,4 +191,6 @@ _WHEN_DUE: dict[str, Callable[[Fleet, str, float], list[Effect]]] = {
     COOLDOWN: _cooldown,
     RESTART: _restart,
     UNBIND: _unbind,
+    LEASE: claims.lapse,
+    PREFERENCE: _preference,
 }

@@ -79,7 +79,7 @@ def resolve(fleet: Fleet, now: float) -> None:
             fleet.touch_job(job)
             if not job.blocked_on:
                 job.blocked_on = None
-                job.queued, job.queued_at = now, fleet.wall(now)
+                fleet.begin_wait(job, now)
                 fleet.line_up(job)
                 fleet.watch_wait(job)
 

@@ -4,6 +4,7 @@ comparison."""
 import msgspec
 
 from ostler.domain.errors import OstlerError
+from ostler.domain.records import ArtifactRecord
 
 
 class AssignTask(msgspec.Struct, kw_only=True):
@@ -19,6 +20,8 @@ class AssignTask(msgspec.Struct, kw_only=True):
     hosts: tuple[str, ...] = ()
     """Of a gang: where each rank runs."""
     master_port: int = 0
+    checkpoint: str = ""
+    checkpoint_by: str = ""
 
 
 class CancelTask(msgspec.Struct, kw_only=True):
@@ -69,6 +72,73 @@ class Answer(msgspec.Struct, kw_only=True):
     created: bool = True
 
 
+class Claimed(msgspec.Struct, kw_only=True):
+    """To a machine that asked: this task is its own."""
+
+    ref: int
+    job_id: str
+    task_id: str
+    attempt: str
+    devices: tuple[int, ...] = ()
+    has_devices: bool = False
+    """The machine has GPUs, so that those of others must be hidden."""
+    index: int | None = None
+    lease_s: float = 0.0
+    checkpoint: str = ""
+
+
+class NothingToClaim(msgspec.Struct, kw_only=True):
+    """To a machine that asked: nothing that waits fits there. `job_id` is the one that came nearest."""
+
+    ref: int
+    job_id: str = ""
+    reason: str = ""
+
+
+class Beaten(msgspec.Struct, kw_only=True):
+    """To a machine that said that it still runs its task."""
+
+    ref: int
+    cancel: bool = False
+
+
+class ManifestLine(msgspec.Struct, kw_only=True):
+    """One job of a manifest: inserted, unchanged, updated or absent."""
+
+    job_id: str
+    name: str
+    change: str
+    state: str
+    differs: list[str] = []
+    """The fields of its spec that changed."""
+
+
+class Followed(msgspec.Struct, kw_only=True):
+    """To whoever brought a manifest: what changed, or would."""
+
+    ref: int
+    lines: list[ManifestLine] = []
+
+
+class KeepArtifact(msgspec.Struct):
+    """Packed outputs became a task's artifact."""
+
+    record: ArtifactRecord
+
+
+class AskYield(msgspec.Struct):
+    """To the gateway: a job wants the room of this idle model's process."""
+
+    job_id: str
+    wanted_by: str
+
+
+class DropCheckpoint(msgspec.Struct):
+    """No task begins from this blob any more."""
+
+    blob: str
+
+
 class Refuse(msgspec.Struct, kw_only=True):
     """To whoever sent the event with this ref: nothing was done, and why."""
 
@@ -76,4 +146,8 @@ class Refuse(msgspec.Struct, kw_only=True):
     error: OstlerError
 
 
-Effect = AssignTask | CancelTask | Acknowledge | SayNoWork | CloseSession | HintSnapshot | Answer | Refuse
+Reply = Answer | Claimed | NothingToClaim | Beaten | Followed | Refuse
+"""Each to the one event that carried its ref."""
+ToWorker = AssignTask | CancelTask | Acknowledge | SayNoWork | CloseSession | HintSnapshot
+"""Each to one worker's connection."""
+Effect = ToWorker | Reply | KeepArtifact | DropCheckpoint | AskYield

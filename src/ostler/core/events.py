@@ -2,8 +2,16 @@
 
 import msgspec
 
+from ostler.domain.hosts import HostPolicy
 from ostler.domain.job import Terms
-from ostler.domain.records import JobRecord, ReceiptRecord, TaskRecord
+from ostler.domain.records import (
+    ArtifactRecord,
+    AttemptRecord,
+    JobRecord,
+    ManifestRecord,
+    ReceiptRecord,
+    TaskRecord,
+)
 from ostler.domain.resources import Request
 from ostler.domain.worker import ActiveTask, Capabilities, Slots
 
@@ -18,6 +26,8 @@ class NewJob(msgspec.Struct, kw_only=True):
     size: int = 0
     depends_on: list[str] = []
     snapshot: str = ""
+    origin: str = ""
+    sweep: str = ""
     chosen: bool = False
     """The id is the client's: there may be such a job already."""
 
@@ -112,6 +122,11 @@ class TaskEnded(msgspec.Struct, kw_only=True):
     error: str = ""
     fault: str = ""
     artifact_id: str = ""
+    artifact: ArtifactRecord | None = None
+    """What is known of its packed outputs beforehand, where the hub has them."""
+    metrics: dict[str, float] = {}
+    checkpoint_id: str = ""
+    result_id: str = ""
     result: bytes | None = None
 
 
@@ -123,6 +138,65 @@ class ServiceReported(msgspec.Struct, kw_only=True):
     task_id: str
     healthy: bool
     message: str = ""
+    port: int = 0
+
+
+class ModelLoad(msgspec.Struct, kw_only=True):
+    """The gateway wants a model's process, and those of these jobs gone for it: what they leave is the new one's."""
+
+    ref: int
+    job: NewJob
+    evict: list[str] = []
+
+
+class ModelPriced(msgspec.Struct, kw_only=True):
+    """What the room of a model's process would cost whoever wants it now, in seconds; None: it is not to be had."""
+
+    job_id: str
+    price_s: float | None
+
+
+class ClaimRequested(msgspec.Struct, kw_only=True):
+    """A machine that holds no connection asks for one task."""
+
+    ref: int
+    worker_id: str
+    capabilities: Capabilities
+    capability: bytes
+    """As it sent them, JSON."""
+
+
+class ClaimBeat(msgspec.Struct, kw_only=True):
+    """It says that it still has what it claimed."""
+
+    ref: int
+    worker_id: str
+    task_id: str
+    attempt: str = ""
+    progress: object = None
+
+
+class ClaimEnded(msgspec.Struct, kw_only=True):
+    """It says how that ended. `history` are the task's attempts as the ledger has them: it may have said so before."""
+
+    ref: int
+    end: TaskEnded
+    history: list[AttemptRecord] = []
+
+
+class ManifestApplied(msgspec.Struct, kw_only=True):
+    """The queue shall follow this manifest. `known` are those of its jobs that the ledger has, and `live` all jobs of
+    any manifest that have not ended."""
+
+    ref: int
+    jobs: list[NewJob]
+    hosts: dict[str, HostPolicy]
+    record: ManifestRecord
+    known: dict[str, JobRecord] = {}
+    live: dict[str, str] = {}
+    """Names by id."""
+    plan: bool = False
+    """Only tell what would change."""
 
 
 class TimePassed(msgspec.Struct):
@@ -147,6 +221,12 @@ Event = (
     | TaskAccepted
     | TaskEnded
     | ServiceReported
+    | ModelLoad
+    | ModelPriced
+    | ClaimRequested
+    | ClaimBeat
+    | ClaimEnded
+    | ManifestApplied
     | TimePassed
     | HubWasAway
 )

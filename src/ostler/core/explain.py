@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import msgspec
 
 from ostler.core.fleet import Fleet, Job, Task, Worker
-from ostler.core.match import Reason, count, never_fits, unmet
+from ostler.core.match import Reason, count, never_fits, unmet, unmet_by_claim
+from ostler.core.workers import CLAIMS_WITHIN_S
 from ostler.domain import states
 from ostler.domain.quantities import show_cores, show_mib
 from ostler.domain.resources import Request
@@ -87,6 +88,28 @@ def why_waiting(fleet: Fleet, request: Request, now: float) -> Why:
         workers=[WorkerView(worker.id, not reasons, [reason.text for reason in reasons]) for worker, reasons in found],
         change=smallest_change(fleet, request, now),
     )
+
+
+class Standing(msgspec.Struct):
+    """Who could run something now; and where nobody could, why not."""
+
+    workers: list[str]
+    why: str = ""
+
+
+def who_could(request: Request, workers: list[Worker], now: float) -> Standing:
+    """Workers that only claim count as able if they would get it by asking, and do ask."""
+    found = [(worker, _unmet_in_its_way(request, worker, now)) for worker in sorted(workers, key=_by_id)]
+    able = [worker.id for worker, reasons in found if not reasons]
+    return Standing(able, "" if able else _summary(request, found))
+
+
+def _unmet_in_its_way(request: Request, worker: Worker, now: float) -> list[Reason]:
+    if not worker.only_claims:
+        return unmet(request, worker, now)
+    silent_s = now - worker.last_contact
+    away = [Reason("health", f"{worker.id} has not been heard of for {silent_s:.0f} s")]
+    return (away if silent_s >= CLAIMS_WITHIN_S else []) + unmet_by_claim(request, worker, now)
 
 
 def why_unschedulable(fleet: Fleet, job: Job, now: float) -> str:

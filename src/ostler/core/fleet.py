@@ -4,7 +4,8 @@ Everything that changes a holding, a queue place or a durable row goes through t
 index and changes can never drift from the rows they belong to. Decisions are made elsewhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Optional
 
 import msgspec
@@ -13,13 +14,22 @@ from ostler.core.index import Index, Shape, bits
 from ostler.core.queue import Lane, Queue
 from ostler.core.ranges import ONE, Ranges, with_index, without_index
 from ostler.core.room import Holding, Room, gpu_thousandths
-from ostler.core.timers import SCHEDULING, Timers
+from ostler.core.timers import PREFERENCE, SCHEDULING, Timers
 from ostler.core.usage import Usage
 from ostler.domain import states
+from ostler.domain.hosts import HostPolicy, policy_of
 from ostler.domain.job import Terms
 from ostler.domain.quota import Quotas
-from ostler.domain.records import Dropped, FeedRecord, JobRecord, ReceiptRecord
-from ostler.domain.resources import Offer
+from ostler.domain.records import (
+    ArtifactRecord,
+    Dropped,
+    FeedRecord,
+    JobRecord,
+    JobTerms,
+    ManifestRecord,
+    ReceiptRecord,
+)
+from ostler.domain.resources import Offer, Request
 from ostler.domain.worker import Capabilities, Slots
 
 MAX_SHARED_TERMS = 4096
@@ -109,6 +119,11 @@ class Task(msgspec.Struct, kw_only=True):
     exit_code: int | None = None
     reason: str = ""
     artifact_id: str = ""
+    metrics: dict[str, float] = {}
+    checkpoint: str = ""
+    """The blob that its next attempt begins from, and the worker that brought it."""
+    checkpoint_by: str = ""
+    result_id: str = ""
     result: bytes | None = None
 
 
@@ -142,6 +157,15 @@ class Attempt(msgspec.Struct, kw_only=True):
     outcome: str = ""
     reason: str = ""
     why: str = ""
+    claimed: bool = False
+    """Its worker asked for it and holds no connection: its lease counts from `beaten`, and nothing else does."""
+    beaten: float = 0.0
+    price_s: float | None = None
+    """Of a model's process that is idle: what its room costs whoever wants it. None: it is not to be had."""
+    port: int = 0
+    """Of a service or a model: where it listens on its machine."""
+    progress: object = None
+    """What its worker last said about how far it is."""
 
     def is_current(self) -> bool:
         task = self.task
@@ -158,6 +182,8 @@ class Worker(msgspec.Struct, kw_only=True):
     room: Room
     session: int = 0
     """The socket that speaks for it; 0: none."""
+    newest_session: int = 0
+    """The last one that spoke for it: sockets are numbered as they are opened."""
     boot_id: str = ""
     address: str = ""
     draining: bool = False
@@ -185,6 +211,14 @@ class Worker(msgspec.Struct, kw_only=True):
     last_contact: float = 0.0
     last_contact_at: float = 0.0
     registered_at: float = 0.0
+    claims: bytes = b""
+    """Of one that only claims: the capability of its last claim, JSON."""
+    written_at: float = 0.0
+    """When that was written down last."""
+
+    @property
+    def only_claims(self) -> bool:
+        return bool(self.claims)
 
     @property
     def connected(self) -> bool:
@@ -195,6 +229,8 @@ class Worker(msgspec.Struct, kw_only=True):
         return self.session != 0 and not (self.draining or self.leaving or self.cooling) and self.slots is not None
 
     def free_slots(self, pool: str) -> int:
+        if self.only_claims:
+            return 1  # it asks for one when it has one
         if self.slots is None:
             return 0
         return self.slots.total(pool) - max(self.in_use.get(pool, 0), self.room.placed[pool])
@@ -218,6 +254,9 @@ class Touched:
         self.feed: list[FeedRecord] = []
         self.users: set[str] = set()
         self.receipts: dict[str, ReceiptRecord] = {}
+        self.terms: dict[str, JobTerms] = {}
+        self.artifacts: list[ArtifactRecord] = []
+        self.manifest: list[ManifestRecord] = []
 
 
 class Fleet:
@@ -227,6 +266,8 @@ class Fleet:
         self.job_counts: dict[str, int] = dict.fromkeys(states.STATES, 0)
         """The jobs in memory by state."""
         self.workers: dict[str, Worker] = {}
+        self.hosts: dict[str, HostPolicy] = {}
+        """What the manifest says about hosts."""
         self.held: dict[str, Attempt] = {}
         """Every attempt of ours that holds room, by id."""
         self.usage = Usage()
@@ -239,6 +280,8 @@ class Fleet:
         """Jobs that wait for a job, by that job."""
         self.bound: dict[str, list[Attempt]] = {}
         """Room that is kept for a job, by its id."""
+        self.checkpoints: dict[str, int] = {}
+        """How many tasks in memory begin from each blob."""
         self.room_makers: dict[str, set[str]] = {}
         """Attempts that were told to end for a job's sake and have not, by that job."""
         self.preemptible = 0
@@ -326,15 +369,13 @@ class Fleet:
         if self.jobs.get(job.id) is job:
             self.leaving[job.id] = job
 
-    def forget_job(self, job: Job) -> bool:
-        """True if it was there."""
+    def forget_job(self, job: Job) -> None:
         if self.jobs.get(job.id) is not job:
-            return False  # it left earlier; one that was requeued since has its name
+            return  # it left earlier; one that was requeued since has its name
         del self.jobs[job.id]
         self._count(job, -1)
         job.tasks = None
-        job.shape.jobs -= 1
-        return True
+        self.index.left(job.shape)
 
     def task(self, job: Job, index: int) -> Task:
         """The task with this index; made when something happens to it for the first time."""
@@ -367,9 +408,40 @@ class Fleet:
         if job.may_be_placed():
             self.queue.add(job)
 
+    def change_shape(self, job: Job, request: Request) -> None:
+        """Its needs are others from now on; what it holds already stays as it was granted."""
+        was_queued = job.lane is not None
+        self.queue.remove(job)
+        old, job.shape = job.shape, self.index.shape(request, self.workers.values())
+        job.shape.jobs += 1
+        self.index.left(old)
+        if was_queued:
+            self.queue.add(job)
+
+    def change_terms(self, job: Job, terms: Terms) -> None:
+        """Not while it stands in the queue: its place there follows from them."""
+        if terms.preemptible == job.terms.preemptible:  # or thousands of jobs would each look at all that is held
+            job.terms = self.shared_terms(terms)
+            return
+        held = [one for one in self.held.values() if one.task is not None and one.task.job is job and one.counted]
+        with self._counted_anew(held):
+            job.terms = self.shared_terms(terms)
+
+    def begin_wait(self, job: Job, now: float) -> None:
+        """From here on it waits for room, and first of all for what it prefers."""
+        job.queued, job.queued_at = now, self.wall(now)
+        self.touch_job(job)
+        if job.terms.cuda_first_s:
+            self.change_shape(job, msgspec.structs.replace(job.shape.request, cuda_first_s=job.terms.cuda_first_s))
+
     def watch_wait(self, job: Job) -> None:
-        """Have its scheduling timeout looked at; what waits for other jobs does not wait for room yet."""
-        if job.waiting and not job.blocked_on and job.terms.scheduling_timeout_s:
+        """Have its preference and its scheduling timeout looked at; what waits for other jobs does not wait for room
+        yet."""
+        if job.blocked_on:
+            return
+        if job.shape.request.cuda_first_s:
+            self.timers.add(job.queued + job.shape.request.cuda_first_s, PREFERENCE, job.id)
+        if job.waiting and job.terms.scheduling_timeout_s:
             self.timers.add(job.queued + job.terms.scheduling_timeout_s, SCHEDULING, job.id)
 
     def take_waiting(self, job: Job, index: int) -> None:
@@ -409,8 +481,17 @@ class Fleet:
             self._count_holding(worker, attempt, attempt.task.job, 1 if counted else -1)
             attempt.counted = counted
 
+    @contextmanager
+    def _counted_anew(self, held: list[Attempt]) -> Iterator[None]:
+        """Something that their count follows from changes meanwhile."""
+        for attempt in held:
+            self.set_counted(attempt, False)
+        yield
+        for attempt in held:
+            self.set_counted(attempt, True)
+
     def _count_holding(self, worker: Worker, attempt: Attempt, job: Job, sign: int) -> None:
-        self.preemptible += sign if job.terms.preemptible else 0
+        self.preemptible += sign if job.terms.preemptible or attempt.price_s is not None else 0
         used = self.running_of.setdefault(job.user, [0, 0])
         used[0] += sign
         used[1] += sign * gpu_thousandths(attempt.held, worker.offer)
@@ -428,15 +509,39 @@ class Fleet:
         running = self.running_of.get(user, (0, 0))[0]
         for sid in bits(shapes):
             shape = self.index.shape_at(sid)
-            nodes, gpus = shape.request.nodes, shape.request.gpu_count
+            nodes, gpus = shape.request.nodes, shape.request.gpu_count or int(shape.request.prefers_cuda)
             too_many = quota.running_jobs and running + nodes > quota.running_jobs
             wanted = nodes * gpus if gpus else (0.001 if shape.request.shares_gpu else 0)
             if too_many or (quota.running_gpus and wanted and self.gpus_used(user) + wanted > quota.running_gpus):
                 shapes ^= shape.bit
         return shapes
 
-    def rebuild_room(self, worker: Worker) -> None:
-        """The offer changed: what is held stays held."""
+    def offer_of(self, worker_id: str, capabilities: Capabilities, claims: bytes) -> Offer:
+        """What a worker says it has, under what the manifest says about its host."""
+        offer = capabilities.offer()
+        if claims:
+            offer = msgspec.structs.replace(offer, claims=True)
+        policy = policy_of(self.hosts, worker_id, capabilities.hostname)
+        return policy.applied_to(offer) if policy is not None else offer
+
+    def under(self, hosts: dict[str, HostPolicy]) -> list[Worker]:
+        """The workers as they would be if the manifest said this about hosts. Copies: nothing is changed."""
+        return [
+            self._under(worker, policy_of(hosts, worker.id, worker.offer.hostname)) for worker in self.workers.values()
+        ]
+
+    def _under(self, worker: Worker, policy: HostPolicy | None) -> Worker:
+        offer = msgspec.structs.replace(worker.capabilities.offer(), claims=worker.only_claims)
+        offer = policy.applied_to(offer) if policy is not None else offer
+        room = Room(offer)
+        for attempt in worker.attempts.values():
+            room.take(attempt.held)
+        return msgspec.structs.replace(worker, offer=offer, room=room)
+
+    def change_offer(self, worker: Worker, offer: Offer) -> None:
+        """What is held stays held."""
+        with self._counted_anew([attempt for attempt in worker.attempts.values() if attempt.counted]):
+            worker.offer = offer
         worker.shrunk = bool(worker.attempts)
         worker.room = Room(worker.offer)
         for attempt in worker.attempts.values():

@@ -11,10 +11,9 @@ from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from ostler.core.match import unmet_static
+from ostler.core.match import unmet_room, unmet_static
 from ostler.core.room import Room, pick_devices
-from ostler.domain.labels import Constraint
-from ostler.domain.resources import POOLS, Request
+from ostler.domain.resources import POOLS, Offer, Request
 
 
 def bits(mask: int) -> Iterator[int]:
@@ -41,11 +40,13 @@ class Shape:
 class Axis:
     """Shapes by how much they need of one amount: `within(free)` are those that need no more than that."""
 
-    __slots__ = ("_masks", "_needs")
+    __slots__ = ("_masks", "_needs", "_within")
 
     def __init__(self) -> None:
         self._needs: list[int] = []
         self._masks: dict[int, int] = {}
+        self._within: list[int] | None = None
+        """The shapes that need no more than each of the needs; None: shapes came or went since it was made."""
 
     def change(self, need: int, bit: int) -> None:
         """Add a shape's bit, or take it away again."""
@@ -56,23 +57,37 @@ class Axis:
         if not self._masks[need]:
             del self._masks[need]
             self._needs.remove(need)
+        self._within = None
 
-    def cumulative(self) -> tuple[list[int], list[int]]:
-        below, masks = 0, [0]
-        for need in self._needs:
-            below |= self._masks[need]
-            masks.append(below)
-        return list(self._needs), masks
+    def within(self, free: int) -> int:
+        if self._within is None:
+            self._within = [0]
+            for need in self._needs:
+                self._within.append(self._within[-1] | self._masks[need])
+        return self._within[bisect_right(self._needs, free)]
 
 
 class StaticClass:
-    """Shapes that agree on everything no waiting changes: backend, GPU type, labels."""
+    """Shapes that agree on everything no ending of a task changes: backend, GPU type, labels, hosts."""
 
     __slots__ = ("probe", "shapes")
 
     def __init__(self, probe: Request) -> None:
         self.probe = probe
         self.shapes = 0
+
+
+def _static_part(request: Request) -> tuple[object, ...]:
+    """All of a request that match.unmet_static looks at."""
+    closed = request.cuda_first_s > 0
+    hosts = (request.model, request.allowed_hosts, request.denied_hosts)
+    return (request.backend, request.gpu_type, request.labels, *hosts, closed, request.attended)
+
+
+def _facts(offer: Offer) -> tuple[object, ...]:
+    """All of an offer that match.unmet_static looks at."""
+    lists = (offer.allow_jobs, offer.deny_jobs)
+    return (offer.backend, offer.has_cuda, offer.gpu_type, offer.labels, offer.hostname, *lists, offer.claims)
 
 
 class WorkerState:
@@ -90,9 +105,10 @@ class WorkerState:
 class Indexed:
     """What the index keeps on a worker."""
 
-    __slots__ = ("bit", "fits", "number", "state", "static")
+    __slots__ = ("bit", "facts", "fits", "number", "state", "static")
 
     def __init__(self, number: int) -> None:
+        self.facts: tuple[object, ...] = ()
         self.number = number
         self.bit = 1 << number
         self.static = 0
@@ -112,7 +128,10 @@ class Candidate(Protocol):
     def free_slots(self, pool: str) -> int: ...
 
 
-_GPU_CACHE_LIMIT = 50_000
+_GPU_CACHE_LIMIT = 500_000
+"""Devices in the keys: what machines see free differs from one claim to the next."""
+MAX_IDLE_SHAPES = 2048
+"""Shapes of no job that are kept, because the next job is likely to have one of them."""
 
 
 class Index:
@@ -124,13 +143,12 @@ class Index:
         self._free_numbers: list[int] = []
         self._workers: dict[str, Indexed] = {}
         self._by_number: dict[int, str] = {}
-        self._classes: dict[tuple[str, str, tuple[Constraint, ...]], StaticClass] = {}
+        self._classes: dict[tuple[object, ...], StaticClass] = {}
         self._cores = Axis()
         self._memory = Axis()
-        self._cores_within: tuple[list[int], list[int]] = ([], [0])
-        self._memory_within: tuple[list[int], list[int]] = ([], [0])
-        self._gpu_needs: dict[tuple[int, int], int] = {}
-        self._gpu_cache: dict[tuple[tuple[int, bool], ...], int] = {}
+        self._gpu_needs: dict[tuple[int, int, bool], int] = {}
+        self._gpu_cache: dict[tuple[object, ...], int] = {}
+        self._gpu_cached = 0
         self._pools = dict.fromkeys(POOLS, 0)
         self._states: dict[tuple[object, ...], WorkerState] = {}
         self.without_gpu = 0
@@ -150,11 +168,17 @@ class Index:
             indexed = self._workers[worker.id]
             if not unmet_static(request, worker.id, worker.room.offer):
                 indexed.static |= shape.bit
-                if self._fits(indexed, worker) & shape.bit:
+                if worker.is_open and _takes(worker, request):
                     self._flip(shape, indexed)
         return shape
 
-    def drop_shape(self, shape: Shape) -> None:
+    def left(self, shape: Shape) -> None:
+        """A job of this shape is gone, or is of another shape now."""
+        shape.jobs -= 1
+        if not shape.jobs and len(self._shapes) > MAX_IDLE_SHAPES:
+            self._drop(shape)
+
+    def _drop(self, shape: Shape) -> None:
         """Nothing of this shape is left: its number may be used again."""
         for indexed in self._workers.values():
             indexed.static &= ~shape.bit
@@ -168,8 +192,8 @@ class Index:
     def shape_at(self, sid: int) -> Shape:
         return self._by_sid[sid]
 
-    def shape_count(self) -> int:
-        return len(self._shapes)
+    def idle_shapes(self) -> int:
+        return sum(shape.jobs == 0 for shape in self._shapes.values())
 
     def shapes(self) -> list[Shape]:
         return list(self._shapes.values())
@@ -179,15 +203,13 @@ class Index:
         request = shape.request
         self._cores.change(request.cores_milli, shape.bit)
         self._memory.change(request.memory_mib, shape.bit)
-        self._cores_within = self._cores.cumulative()
-        self._memory_within = self._memory.cumulative()
         self._pools[request.pool] ^= shape.bit
-        need = (request.gpu_count, request.vram_mib)
+        need = (request.gpu_count, request.vram_mib, request.prefers_cuda)
         self._gpu_needs[need] = self._gpu_needs.get(need, 0) ^ shape.bit
         if not self._gpu_needs[need]:
             del self._gpu_needs[need]
-        self._gpu_cache.clear()
-        key = (request.backend, request.gpu_type, request.labels)
+        self._forget_gpus()
+        key = _static_part(request)
         static = self._classes.setdefault(key, StaticClass(request))
         static.shapes ^= shape.bit
         if not static.shapes:
@@ -201,12 +223,13 @@ class Index:
         self._by_number[number] = worker_id
 
     def offer_changed(self, worker: Candidate) -> None:
-        """Look at everything about this worker anew."""
-        indexed = self._workers[worker.id]
-        indexed.static = 0
-        for static in self._classes.values():
-            if not unmet_static(static.probe, worker.id, worker.room.offer):
-                indexed.static |= static.shapes
+        """Look at everything about this worker anew that may have changed."""
+        indexed, facts = self._workers[worker.id], _facts(worker.room.offer)
+        if facts != indexed.facts:
+            indexed.facts, indexed.static = facts, 0
+            for static in self._classes.values():
+                if not unmet_static(static.probe, worker.id, worker.room.offer):
+                    indexed.static |= static.shapes
         self.without_gpu &= ~indexed.bit
         if not worker.room.offer.devices:
             self.without_gpu |= indexed.bit
@@ -233,31 +256,41 @@ class Index:
     def bit_of(self, worker_id: str) -> int:
         return self._workers[worker_id].bit
 
+    def claimable(self, worker: Candidate) -> int:
+        """The shapes of which a worker that is not given work could have one, now that it asks."""
+        return self._has_room_for(self._workers[worker.id], worker)
+
     def _fits(self, indexed: Indexed, worker: Candidate) -> int:
-        if not indexed.static or not worker.is_open:
+        return self._has_room_for(indexed, worker) if worker.is_open else 0
+
+    def _has_room_for(self, indexed: Indexed, worker: Candidate) -> int:
+        if not indexed.static:
             return 0
         room = worker.room
-        needs, masks = self._cores_within
-        fits = indexed.static & masks[bisect_right(needs, max(0, room.cores_milli))]
-        needs, masks = self._memory_within
-        fits &= masks[bisect_right(needs, max(0, room.memory_mib))]
+        fits = indexed.static & self._cores.within(max(0, room.cores_milli))
+        fits &= self._memory.within(room.free_memory())
         for pool, shapes in self._pools.items():
             if shapes and worker.free_slots(pool) < 1:
                 fits &= ~shapes
         return fits & self._gpu_served(room) if fits else 0
 
     def _gpu_served(self, room: Room) -> int:
-        key = room.device_state()
+        key = (room.offer.has_cuda, room.device_state())
         served = self._gpu_cache.get(key)
         if served is None:
             served = 0
-            for (count, vram), shapes in self._gpu_needs.items():
-                if pick_devices(Request(gpu_count=count, vram_mib=vram), room) is not None:
+            for (count, vram, prefers), shapes in self._gpu_needs.items():
+                if pick_devices(Request(gpu_count=count, vram_mib=vram, prefers_cuda=prefers), room) is not None:
                     served |= shapes
-            if len(self._gpu_cache) >= _GPU_CACHE_LIMIT:
-                self._gpu_cache.clear()
+            self._gpu_cached += 1 + len(room.users)
+            if self._gpu_cached > _GPU_CACHE_LIMIT:
+                self._forget_gpus()
             self._gpu_cache[key] = served
         return served
+
+    def _forget_gpus(self) -> None:
+        self._gpu_cache.clear()
+        self._gpu_cached = 0
 
     def _flip(self, shape: Shape, indexed: Indexed) -> None:
         indexed.fits ^= shape.bit
@@ -270,7 +303,8 @@ class Index:
 
     def _enter_state(self, worker_id: str, indexed: Indexed, room: Room) -> None:
         offer = room.offer
-        key = (offer.backend, offer.gpu_type, offer.cores_milli, offer.memory_mib, offer.devices, *room.state())
+        kind = (offer.backend, offer.gpu_type, offer.cores_milli, offer.memory_mib, offer.devices, offer.available_mib)
+        key = (*kind, *room.state())
         if indexed.state is not None:
             if indexed.state.key == key:
                 return
@@ -284,3 +318,7 @@ class Index:
         state.workers |= indexed.bit
         insort(state.ids, worker_id)
         indexed.state = state
+
+
+def _takes(worker: Candidate, request: Request) -> bool:
+    return worker.free_slots(request.pool) >= 1 and not unmet_room(request, worker.id, worker.room)

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from ostler.core import attempts, dependencies
+from ostler.core import attempts, checkpoints, dependencies
 from ostler.core.effects import Answer, Effect, Refuse
 from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, RequeueRequested
 from ostler.core.fleet import Fleet, Job, Task
@@ -28,13 +28,13 @@ def submit(fleet: Fleet, event: JobsSubmitted, now: float) -> list[Effect]:
         elif known.spec != new.spec:
             detail = f"job {new.id} exists with another spec; choose another id, or leave it out to get a new one"
             return [Refuse(ref=event.ref, error=Conflict(detail))]
-    refused = dependencies.problem(fleet, event, fresh) or _over_quota(fleet, fresh)
+    refused = dependencies.problem(fleet, event, fresh) or over_quota(fleet, fresh)
     if refused is not None:
         return [Refuse(ref=event.ref, error=refused)]
     ended = {name: record.state for name, record in event.known.items()}
-    added = [_add(fleet, new, now) for new in fresh.values()]
+    added = [add(fleet, new, now) for new in fresh.values()]
     for new, job in zip(fresh.values(), added, strict=True):
-        _let_wait(fleet, job, new.depends_on, ended, now)
+        let_wait(fleet, job, new.depends_on, ended, now)
     ids = [new.id for new in event.jobs]
     if event.receipt is not None:
         event.receipt.ids = ids
@@ -50,7 +50,7 @@ def _answer_again(event: JobsSubmitted, earlier: ReceiptRecord, receipt: Receipt
     return Answer(ref=event.ref, ids=earlier.ids, created=False)
 
 
-def _over_quota(fleet: Fleet, fresh: Mapping[str, NewJob]) -> QuotaExceeded | None:
+def over_quota(fleet: Fleet, fresh: Mapping[str, NewJob]) -> QuotaExceeded | None:
     for user, count in Counter(new.user for new in fresh.values()).items():
         limit = fleet.quotas.of(user).queued_jobs
         queued = fleet.queued_of.get(user, 0)
@@ -60,7 +60,7 @@ def _over_quota(fleet: Fleet, fresh: Mapping[str, NewJob]) -> QuotaExceeded | No
     return None
 
 
-def _let_wait(fleet: Fleet, job: Job, depends_on: list[str], ended: Mapping[str, str], now: float) -> None:
+def let_wait(fleet: Fleet, job: Job, depends_on: list[str], ended: Mapping[str, str], now: float) -> None:
     """For room, or for other jobs first: all that came with it are there by now."""
     if depends_on:
         dependencies.hold(fleet, job, depends_on, ended, now)
@@ -71,7 +71,7 @@ def _let_wait(fleet: Fleet, job: Job, depends_on: list[str], ended: Mapping[str,
         fleet.hints.append(job)
 
 
-def _add(fleet: Fleet, new: NewJob, now: float) -> Job:
+def add(fleet: Fleet, new: NewJob, now: float) -> Job:
     fleet.job_seq += 1
     waiting: Ranges = ((0, new.size),) if new.size else ONE
     job = Job(
@@ -99,6 +99,8 @@ def _add(fleet: Fleet, new: NewJob, now: float) -> Job:
         submitted_at=fleet.wall(now),
         waiting=list(waiting),
         snapshot=new.snapshot,
+        origin=new.origin,
+        sweep=new.sweep,
     )
     fleet.touched.new_jobs[job.id] = record
     fleet.announce(now, "job", job.id, state=states.PENDING, user=job.user, name=new.name)
@@ -127,7 +129,7 @@ def requeue(fleet: Fleet, event: RequeueRequested, now: float) -> list[Effect]:
     job.cancelled = False
     if job.state in states.TERMINAL:
         job.blocked_on = None  # an operator wants it to run, whatever became of what it waited for
-    job.queued, job.queued_at = now, fleet.wall(now)
+    fleet.begin_wait(job, now)
     effects: list[Effect] = [Answer(ref=event.ref, ids=[event.job_id])]
     if job.size:
         _undrop(fleet, job, event.index)
@@ -192,8 +194,7 @@ def _again(fleet: Fleet, task: Task, now: float) -> list[Effect]:
     task.losses = task.failures = 0
     task.used_s = 0.0
     task.exit_code = None
-    task.result = None
-    task.artifact_id = ""
+    task.result, task.result_id, task.artifact_id, task.metrics = None, "", "", {}
     task.started_at = None
     attempts.back_to_pending(fleet, task, "requeued", now)
     return effects
@@ -237,7 +238,9 @@ def revive_task(fleet: Fleet, job: Job, record: TaskRecord) -> Task:
     task.started_at, task.finished_at = record.started_at, record.finished_at
     task.exit_code, task.reason, task.artifact_id = record.exit_code, record.reason, record.artifact_id
     task.health = record.health
-    task.result = record.result
+    task.metrics, task.result, task.result_id = record.metrics, record.result, record.result_id
+    task.checkpoint, task.checkpoint_by = record.checkpoint, record.checkpoint_by
+    checkpoints.revived(fleet, task)
     return task
 
 

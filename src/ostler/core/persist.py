@@ -5,15 +5,17 @@ from collections.abc import Callable
 import msgspec
 
 from ostler.core.attempts import LOOK_AGAIN_S, forget_ended, remaining_s, set_state
+from ostler.core.claims import LEASE_S
 from ostler.core.dependencies import hold_again
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Touched, Worker
 from ostler.core.jobs import revive, revive_task
 from ostler.core.outcomes import PREEMPTED_BY
-from ostler.core.room import holding
-from ostler.core.timers import GRACE, RUNTIME
+from ostler.core.room import Holding
+from ostler.core.timers import GRACE, LEASE, RUNTIME
 from ostler.core.usage import HALF_LIFE_S
 from ostler.core.workers import add
 from ostler.domain import states
+from ostler.domain.hosts import HostPolicy
 from ostler.domain.records import AttemptRecord, Changes, JobProgress, Snapshot, TaskRecord, UsageRecord, WorkerRecord
 from ostler.domain.resources import Grant
 from ostler.domain.worker import Capabilities
@@ -33,6 +35,9 @@ def take_changes(fleet: Fleet, now: float) -> Changes:
         workers=[_worker_row(worker) for worker in touched.workers.values()],
         feed=touched.feed,
         receipts=list(touched.receipts.values()),
+        changed_terms=list(touched.terms.values()),
+        artifacts=touched.artifacts,
+        manifest=touched.manifest,
         usage=[
             UsageRecord(user=user, gpu_seconds=fleet.usage.gpu_seconds(user, now), at=fleet.wall(now))
             for user in sorted(touched.users)
@@ -87,6 +92,10 @@ def _task_row(task: Task) -> TaskRecord:
         reason=task.reason,
         health=task.health,
         artifact_id=task.artifact_id,
+        metrics=task.metrics,
+        checkpoint=task.checkpoint,
+        checkpoint_by=task.checkpoint_by,
+        result_id=task.result_id,
         result=task.result,
     )
 
@@ -100,6 +109,9 @@ def _attempt_row(attempt: Attempt, fleet: Fleet) -> AttemptRecord:
         worker=attempt.worker_id,
         devices=list(attempt.held.grant.devices),
         share_mib=attempt.held.grant.share_mib,
+        cores_milli=attempt.held.cores_milli,
+        memory_mib=attempt.held.memory_mib,
+        pool=attempt.held.pool,
         state=attempt.outcome or attempt.phase,
         held=attempt.id in fleet.held,
         holder=attempt.task.holder is attempt,
@@ -117,21 +129,32 @@ def _worker_row(worker: Worker) -> WorkerRecord:
     return WorkerRecord(
         id=worker.id,
         capabilities=_encode(worker.capabilities),
+        claims=worker.claims,
         draining=worker.draining,
         registered_at=worker.registered_at,
         last_contact=worker.last_contact_at,
     )
 
 
-def restore(snapshot: Snapshot, new_attempt_id: Callable[[], str], now: float, epoch: float) -> Fleet:
-    """The fleet as the ledger has it. Workers are away; what ran there are orphans whose grace starts now."""
+def restore(
+    snapshot: Snapshot,
+    new_attempt_id: Callable[[], str],
+    now: float,
+    epoch: float,
+    hosts: dict[str, HostPolicy] | None = None,
+) -> Fleet:
+    """The fleet as the ledger has it. Workers are away; what ran there are orphans whose grace starts now, and what was
+    claimed has a whole lease before it."""
     fleet = Fleet(new_attempt_id)
     fleet.epoch = epoch
+    fleet.hosts = hosts or {}
     fleet.job_seq, fleet.feed_seq = snapshot.last_job_seq, snapshot.last_feed_seq
     for row in snapshot.workers:
-        worker = add(fleet, row.id, _capabilities.decode(row.capabilities), now)
+        worker = add(fleet, row.id, _capabilities.decode(row.capabilities), now, row.claims)
         worker.draining = row.draining
         worker.registered_at, worker.last_contact_at = row.registered_at, row.last_contact
+        if worker.only_claims:
+            worker.last_contact = now - max(0.0, fleet.wall(now) - row.last_contact)
     for record in sorted(snapshot.jobs, key=lambda job: job.seq):
         fleet.enter_job(revive(fleet, record, now))
     for task_record in snapshot.tasks:
@@ -158,7 +181,7 @@ def _hold_again(fleet: Fleet, row: AttemptRecord, now: float) -> None:
         task_id=row.task_id,
         task=task,
         worker_id=row.worker,
-        held=holding(task.job.shape.request, Grant(tuple(row.devices), row.share_mib)),
+        held=Holding(row.cores_milli, row.memory_mib, row.pool, Grant(tuple(row.devices), row.share_mib)),
         phase=row.state,
         accepted=row.accepted,
         assigned=now,
@@ -174,21 +197,30 @@ def _hold_again(fleet: Fleet, row: AttemptRecord, now: float) -> None:
     if heir is not None:
         attempt.heir = heir
         fleet.room_makers.setdefault(heir.id, set()).add(attempt.id)
-    fleet.take(fleet.workers[row.worker], attempt)
+    worker = fleet.workers[row.worker]
+    worker.shrunk = True  # its offer may have changed since this was granted
+    fleet.take(worker, attempt)
     if row.holder:
         task.holder = attempt
-    if attempt.phase != "lapsed":
+    if worker.only_claims:
+        attempt.claimed, attempt.beaten = True, now
+        fleet.timers.add(now + LEASE_S, LEASE, attempt.id)
+    elif attempt.phase != "lapsed":
         attempt.watched = True
         fleet.timers.add(now + task.job.terms.grace_s, GRACE, attempt.id)
-        if attempt.started is not None and task.job.terms.max_runtime_s:
-            fleet.timers.add(min(attempt.started + remaining_s(task), now + LOOK_AGAIN_S), RUNTIME, attempt.id)
+    if attempt.phase != "lapsed" and attempt.started is not None and task.job.terms.max_runtime_s:
+        fleet.timers.add(min(attempt.started + remaining_s(task), now + LOOK_AGAIN_S), RUNTIME, attempt.id)
+
+
+def _is_claimed(task: Task) -> bool:
+    return task.holder is not None and task.holder.claimed
 
 
 def _orphan_and_wait(fleet: Fleet, job: Job, now: float) -> None:
     for task in (job.tasks or {}).values():
         if job.is_gang and task.holder is None and task.state in (states.RUNNING, states.ORPHANED):
             task.done = True  # it has succeeded; the others decide
-        elif task.state in (states.ASSIGNED, states.RUNNING):
+        elif task.state in (states.ASSIGNED, states.RUNNING) and not _is_claimed(task):
             set_state(fleet, task, states.ORPHANED, "the hub restarted", now)
         elif task.state == states.PENDING and task.holder is None:
             fleet.enqueue(task)  # it waits already, or a service was between two starts

@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from ostler.core.attempts import assignment, begin
+from ostler.core.attempts import ACCEPT_WITHIN_S, assignment, begin
 from ostler.core.bound import rebind, unbind
 from ostler.core.dependencies import resolve
 from ostler.core.effects import AssignTask, Effect, HintSnapshot, SayNoWork
@@ -12,6 +12,7 @@ from ostler.core.match import never_fits
 from ostler.core.preempt import make_room
 from ostler.core.room import pick_devices
 from ostler.core.score import Score, score
+from ostler.core.timers import ACCEPTANCE
 from ostler.domain.resources import Grant, Request
 
 PLACEMENTS_PER_PASS = 1000
@@ -42,8 +43,8 @@ def _place(fleet: Fleet, job: Job, kept_on: int, now: float) -> list[Effect]:
         worker, grant, result = choose(fleet, job, among & kept_on or among)
         among &= ~fleet.index.bit_of(worker.id)
         begun.append(begin(fleet, job, worker, grant, f"{worker.id} scored best ({result.words()})", now))
-    unbind(fleet, job.id)
-    fleet.room_makers.pop(job.id, None)
+    for attempt in begun:
+        fleet.timers.add(now + ACCEPT_WITHIN_S, ACCEPTANCE, attempt.id)
     return [assignment(fleet, attempt) for attempt in begun]
 
 

@@ -1,9 +1,10 @@
-"""Whom to displace: the cheapest set of lower-priority preemptible tasks on one worker that makes room for a waiting
-job. Equal priority never preempts, and nothing is displaced for a job that already waits for room to be made."""
+"""Whom to displace: the cheapest set of lower-priority preemptible tasks and idle models on one worker that makes room
+for a waiting job. Equal priority never preempts, a model displaces nobody, and nothing is displaced for a job that
+already waits for room to be made."""
 
 from collections.abc import Callable
 
-from ostler.core import outcomes
+from ostler.core import models, outcomes
 from ostler.core.effects import Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
 from ostler.core.match import unmet_health, unmet_room, unmet_static
@@ -18,15 +19,20 @@ def make_room(fleet: Fleet, now: float) -> list[Effect]:
     if not fleet.preemptible:
         return []
     effects: list[Effect] = []
-    for job in fleet.queue.heads()[:HEADS_LOOKED_AT]:
-        if job.is_gang or job.id in fleet.room_makers or job.id in fleet.bound:
+    for job in fleet.queue.heads(HEADS_LOOKED_AT):
+        if job.is_gang or job.terms.model or job.id in fleet.room_makers or job.id in fleet.bound:
             continue
         if not fleet.within_quota(job.user, job.shape.bit):
             continue
         victims = cheapest_set(fleet, job, now)
         for victim in victims or ():
             if victim.task is not None and victim.is_current():
-                effects += outcomes.preempted(fleet, victim.task, job, now)
+                is_model = victim.task.job.terms.model
+                effects += (
+                    models.ask_yield(fleet, victim, job)
+                    if is_model
+                    else outcomes.preempted(fleet, victim.task, job, now)
+                )
     return effects
 
 
@@ -65,6 +71,8 @@ def _may_yield(held: Attempt, job: Job) -> bool:
     task = held.task
     if task is None or not held.is_current() or held.phase not in ("assigned", "running"):
         return False
+    if task.job.terms.model:
+        return held.price_s is not None and held.heir is None
     return task.job.terms.preemptible and task.job.terms.priority < job.terms.priority
 
 
@@ -89,8 +97,8 @@ def cost(fleet: Fleet, victim: Attempt, now: float) -> float:
 
 def _cost_here(now: float) -> Callable[[Attempt], float]:
     def lost(victim: Attempt) -> float:
-        assert victim.task is not None
         ran = max(0.0, now - victim.started) if victim.started is not None else 0.0
-        return ran * weight(victim.task.job.shape.request, 0)
+        ran = ran if victim.price_s is None else victim.price_s
+        return ran * weight(len(victim.held.grant.devices), victim.held.cores_milli)
 
     return lost

@@ -6,6 +6,7 @@ finding the first take the same time however many wait. An array stands there as
 
 from bisect import insort
 from collections.abc import Callable, Iterator
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from ostler.core.index import Shape, bits
@@ -165,13 +166,15 @@ class Queue:
         found = user.shapes & shapes
         return self._allowed(name, found) if found else 0
 
-    def heads(self) -> list["Job"]:
-        """The first of every lane, in order of band and arrival."""
-        found = []
+    def heads(self, most: int) -> list["Job"]:
+        """The first of every lane, in order of band and arrival, and no more than so many."""
+        found: list[Job] = []
         for key in self._order:
             users = self._bands[key].users.values()
-            lanes = [lane.first for user in users for lane in user.lanes.values() if lane.first is not None]
-            found += sorted(lanes, key=_arrival)
+            lanes = (lane.first for user in users for lane in user.lanes.values() if lane.first is not None)
+            found += nsmallest(most - len(found), lanes, key=_arrival)
+            if len(found) >= most:
+                break
         return found
 
     def oldest(self) -> "Job | None":

@@ -4,7 +4,7 @@ It runs when a worker registers and on every heartbeat that carries its account,
 arrive: a lost frame, a restart of either side and a cut are all the same case.
 """
 
-from ostler.core import attempts, outcomes
+from ostler.core import attempts, checkpoints, outcomes
 from ostler.core.effects import Effect
 from ostler.core.fleet import Attempt, Fleet, Worker
 from ostler.core.reports import can_come_back, take_back
@@ -29,6 +29,8 @@ def reconcile(
         seen.add(attempt.id)
         if line.state not in ENDED_STATES:
             effects += _still_there(fleet, attempt, now)
+            if attempt.task is not None and attempt.is_current():
+                effects += checkpoints.brought(fleet, attempt.task, line.checkpoint, worker)
         elif attempt.phase == "lapsed" and attempt.task is not None and can_come_back(attempt, attempt.task):
             take_back(fleet, attempt, attempt.task, now)
     for attempt in [held for key, held in worker.attempts.items() if key not in seen and held.phase != "bound"]:
@@ -55,11 +57,14 @@ def _still_there(fleet: Fleet, attempt: Attempt, now: float) -> list[Effect]:
         attempt.started = None  # what it ran was counted when its grace ran out
         attempt.stop_reason = attempt.stop_reason or "this attempt is not authorised any more"
         fleet.touch_attempt(attempt)
+    attempts.seen(fleet, attempt)
     return attempts.cancel_message(fleet, attempt)
 
 
 def _not_there(fleet: Fleet, worker: Worker, attempt: Attempt, now: float, registering: bool) -> list[Effect]:
     task = attempt.task
+    if attempts.may_be_on_its_way(attempt) and not registering:
+        return attempts.cancel_message(fleet, attempt)
     if task is None or not attempt.is_current():
         attempts.release(fleet, attempt, attempt.outcome or "gone", "", now)
         return []

@@ -1,8 +1,10 @@
 """What workers say about tasks: accepted, ended. The fence is here: the attempt that speaks must be the one that
 holds."""
 
-from ostler.core import attempts, outcomes
-from ostler.core.effects import Acknowledge, CancelTask, Effect
+import msgspec
+
+from ostler.core import attempts, checkpoints, outcomes
+from ostler.core.effects import Acknowledge, CancelTask, Effect, KeepArtifact
 from ostler.core.events import ServiceReported, TaskAccepted, TaskEnded
 from ostler.core.fleet import Attempt, Fleet, Task, Worker
 from ostler.domain import states
@@ -15,6 +17,7 @@ def accepted(fleet: Fleet, worker: Worker, event: TaskAccepted, now: float) -> l
     attempt = worker.find(event.task_id, event.attempt)
     if attempt is None or not attempt.is_current():
         if attempt is not None:
+            attempts.seen(fleet, attempt)
             return attempts.cancel_message(fleet, attempt)
         return [_not_authorised(worker, event.task_id, event.attempt)]
     attempts.accept(fleet, attempt, now)
@@ -43,7 +46,7 @@ def ended(fleet: Fleet, worker: Worker, event: TaskEnded, now: float) -> list[Ef
     if not counts:
         return [ack]
     assert task is not None
-    return [ack, *_apply(fleet, worker, task, attempt.stop_reason, event, now)]
+    return [ack, *apply(fleet, worker, task, attempt.stop_reason, event, now)]
 
 
 def _late(fleet: Fleet, worker: Worker, event: TaskEnded, now: float) -> list[Effect]:
@@ -55,7 +58,7 @@ def _late(fleet: Fleet, worker: Worker, event: TaskEnded, now: float) -> list[Ef
     if task.state != states.PENDING or task.holder is not None or task.job.is_gang or task.job.terms.service:
         return []
     task.losses = max(0, task.losses - 1) if task.started_at is not None else task.losses
-    return _apply(fleet, worker, task, "", event, now)
+    return apply(fleet, worker, task, "", event, now)
 
 
 def can_come_back(attempt: Attempt, task: Task) -> bool:
@@ -84,23 +87,47 @@ def take_back(fleet: Fleet, attempt: Attempt, task: Task, now: float) -> None:
     attempts.accept(fleet, attempt, now)
 
 
-def _apply(fleet: Fleet, worker: Worker, task: Task, stop_reason: str, event: TaskEnded, now: float) -> list[Effect]:
+def apply(fleet: Fleet, worker: Worker, task: Task, stop_reason: str, event: TaskEnded, now: float) -> list[Effect]:
+    """The one outcome of an attempt that held the fence."""
+    kept = checkpoints.brought(fleet, task, event.checkpoint_id, worker)
     if event.state == "returned":
-        return _returned(fleet, worker, task, event, now)
+        return [*kept, *_returned(fleet, worker, task, event, now)]
+    return [*kept, *_outcome(fleet, worker, task, stop_reason, event, now)]
+
+
+def _outcome(fleet: Fleet, worker: Worker, task: Task, stop_reason: str, event: TaskEnded, now: float) -> list[Effect]:
     worker.faults = 0
     task.exit_code = event.exit_code
-    task.artifact_id = event.artifact_id
-    task.result = event.result
+    task.metrics = event.metrics
+    task.result, task.result_id = event.result, event.result_id
     if task.started_at is None:
         task.started_at = fleet.wall(now)
     if event.state in SUCCESS:
-        return outcomes.succeeded(fleet, task, now)
+        return [*_keep_outputs(fleet, worker, task, event, now), *outcomes.succeeded(fleet, task, now)]
+    task.artifact_id = ""
     if STOPPED_BY_BUDGET in (stop_reason, event.error):
         return outcomes.stopped_by_budget(fleet, task, now)
     if event.state == "cancelled":
         return outcomes.cancelled(fleet, task, event.error or stop_reason or "stopped on its worker", now)
     what = event.error or (f"exit code {event.exit_code}" if event.exit_code is not None else "failed")
     return outcomes.failed(fleet, task, what, now)
+
+
+def _keep_outputs(fleet: Fleet, worker: Worker, task: Task, event: TaskEnded, now: float) -> list[Effect]:
+    """Its packed outputs are its artifact; what it left on the way there is of no more use."""
+    task.artifact_id = event.artifact_id
+    effects = checkpoints.dropped(fleet, task)
+    if event.artifact is None:
+        return effects
+    record = msgspec.structs.replace(
+        event.artifact,
+        attempt=event.attempt or task.attempt,
+        worker=worker.id,
+        metrics=event.metrics,
+        created_at=fleet.wall(now),
+    )
+    fleet.touched.artifacts.append(record)
+    return [*effects, KeepArtifact(record)]
 
 
 def _returned(fleet: Fleet, worker: Worker, task: Task, event: TaskEnded, now: float) -> list[Effect]:
@@ -118,6 +145,7 @@ def service_reported(fleet: Fleet, worker: Worker, event: ServiceReported, now: 
         return []
     health = "healthy" if event.healthy else event.message or "unhealthy"
     task = attempt.task
+    attempt.port = event.port
     if task.health != health:
         task.health = health
         fleet.touch_task(task)

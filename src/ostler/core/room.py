@@ -23,13 +23,14 @@ def gpu_thousandths(held: Holding, offer: Offer) -> int:
     if not held.grant.share_mib:
         return 1000 * len(held.grant.devices)
     sizes = [device.vram_mib for device in offer.devices if device.index in held.grant.devices]
-    return 1000 * held.grant.share_mib // max(1, sum(sizes))
+    # A device that has shrunk, or is no longer offered, counts as one and no more.
+    return min(1000, 1000 * held.grant.share_mib // max(1, sum(sizes)))
 
 
 class Room:
     """Headroom, kept beside the holdings by `take` and `give` alone and compared with them in check()."""
 
-    __slots__ = ("cores_milli", "memory_mib", "offer", "placed", "position", "users", "vram_mib")
+    __slots__ = ("_seen", "cores_milli", "memory_mib", "offer", "placed", "position", "users", "vram_mib")
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
@@ -41,6 +42,7 @@ class Room:
         """Holdings on each device. 0: it can be granted whole."""
         self.position = {device.index: place for place, device in enumerate(offer.devices)}
         self.placed = dict.fromkeys(POOLS, 0)
+        self._seen = any(device.free_mib is not None for device in offer.devices)
 
     def take(self, held: Holding) -> None:
         self._change(held, 1)
@@ -59,6 +61,14 @@ class Room:
             self.users[place] += sign
             self.vram_mib[place] -= sign * (held.grant.share_mib or self.offer.devices[place].usable_mib)
 
+    def free_vram(self, place: int) -> int:
+        """Of a device: what nobody of ours holds and what was seen to be free, whichever is less."""
+        free = self.vram_mib[place]
+        return self.offer.devices[place].seen_free(free) if self._seen else free
+
+    def free_memory(self) -> int:
+        return max(0, self.offer.seen_available(self.memory_mib))
+
     def free_devices(self) -> int:
         return self.users.count(0)
 
@@ -68,11 +78,12 @@ class Room:
 
     def device_state(self) -> tuple[tuple[int, bool], ...]:
         """What decides whether a GPU request can be served, whatever the devices' order."""
-        return tuple(sorted((free, users == 0) for free, users in zip(self.vram_mib, self.users, strict=True)))
+        return tuple(sorted((self.free_vram(place), users == 0) for place, users in enumerate(self.users)))
 
 
 def pick_devices(request: Request, room: Room) -> Grant | None:
     """The devices that this request would get, or None. The smallest that do, so that large ones stay whole."""
+    request = request.on(room.offer)
     if request.gpu_count:
         return _pick_whole(request, room)
     if request.shares_gpu:
@@ -82,7 +93,7 @@ def pick_devices(request: Request, room: Room) -> Grant | None:
 
 def _pick_whole(request: Request, room: Room) -> Grant | None:
     devices = room.offer.devices
-    free = sorted((devices[i].usable_mib, i) for i, users in enumerate(room.users) if users == 0)
+    free = sorted((room.free_vram(i), i) for i, users in enumerate(room.users) if users == 0)
     # The last window holds the largest devices, so the search fails only where no choice would do.
     for start in range(len(free) - request.gpu_count + 1):
         window = free[start : start + request.gpu_count]
@@ -92,7 +103,7 @@ def _pick_whole(request: Request, room: Room) -> Grant | None:
 
 
 def _pick_share(request: Request, room: Room) -> Grant | None:
-    enough = [(free, i) for i, free in enumerate(room.vram_mib) if free >= request.vram_mib]
+    enough = [(room.free_vram(i), i) for i in range(len(room.users)) if room.free_vram(i) >= request.vram_mib]
     if not enough:
         return None
     _, place = min(enough)

@@ -47,6 +47,8 @@ def score(request: Request, worker: "Worker", grant: Grant) -> Score:
     held = sum(constraint.holds(room.offer.labels) for constraint in request.prefer)
     if held:
         parts["preferred labels"] = -PREFERRED_LABEL * held
+    if request.prefers_cuda and grant.devices:
+        parts["preferred CUDA"] = -PREFERRED_LABEL
     return Score(sum(parts.values()), parts)
 
 

@@ -1,13 +1,19 @@
 """One event, one step: the fleet changes and the effects are returned. No I/O, no clock, no randomness of its own."""
 
-from ostler.core import deadlines, jobs, reports, workers
+from ostler.core import claims, deadlines, jobs, manifest, models, reports, workers
 from ostler.core.effects import CloseSession, Effect
 from ostler.core.events import (
     CancelRequested,
+    ClaimBeat,
+    ClaimEnded,
+    ClaimRequested,
     DrainRequested,
     Event,
     HubWasAway,
     JobsSubmitted,
+    ManifestApplied,
+    ModelLoad,
+    ModelPriced,
     RequeueRequested,
     ServiceReported,
     TaskAccepted,
@@ -39,6 +45,18 @@ def step(fleet: Fleet, event: Event, now: float) -> list[Effect]:
             return deadlines.time_passed(fleet, now)
         case HubWasAway():
             return deadlines.hub_was_away(fleet, event.seconds)
+        case ManifestApplied():
+            return manifest.follow(fleet, event, now)
+        case ModelLoad():
+            return models.load(fleet, event, now)
+        case ModelPriced():
+            return models.priced(fleet, event)
+        case ClaimRequested():
+            return claims.claim(fleet, event, now)
+        case ClaimBeat():
+            return claims.beat(fleet, event, now)
+        case ClaimEnded():
+            return claims.ended(fleet, event, now)
         case _:
             return _spoken(fleet, event, now)
 

@@ -10,6 +10,8 @@ SCHEDULING = "scheduling"
 COOLDOWN = "cooldown"
 RESTART = "restart"
 UNBIND = "unbind"
+LEASE = "lease"
+PREFERENCE = "preference"
 
 
 class Timers:
@@ -31,3 +33,7 @@ class Timers:
             _, _, kind, key = heapq.heappop(self._heap)
             found.append((kind, key))
         return found
+
+    def entries(self, kind: str) -> set[tuple[str, float]]:
+        """Every key of this kind, with each time at which it is due."""
+        return {(key, at) for at, _, its_kind, key in self._heap if its_kind == kind}

@@ -4,8 +4,6 @@ A charge made at time t counts 2^(t / half life) units, so that old charges fade
 the order of two users changes only when one of them is charged.
 """
 
-from ostler.domain.resources import Request
-
 HALF_LIFE_S = 6 * 3600.0
 CPU_WEIGHT = 0.02
 """A core-second beside a GPU-second: small, never zero, or CPU users would never be told apart."""
@@ -36,9 +34,6 @@ class Usage:
         return self._units.get(user, 0.0) * faded
 
 
-def weight(request: Request, device_vram_mib: int) -> float:
-    """GPU-seconds per second that a task of this request costs its user."""
-    gpus = float(request.gpu_count)
-    if request.shares_gpu:
-        gpus = request.vram_mib / device_vram_mib if device_vram_mib else 1.0
-    return gpus + CPU_WEIGHT * max(1.0, request.cores_milli / 1000)
+def weight(gpus: float, cores_milli: int) -> float:
+    """GPU-seconds per second that a task which holds this much costs its user."""
+    return gpus + CPU_WEIGHT * max(1.0, cores_milli / 1000)

@@ -15,6 +15,8 @@ from ostler.domain.worker import Capabilities, Slots
 
 SILENCE_S = 30.0
 """Three heartbeats."""
+CLAIMS_WITHIN_S = 120.0
+"""A machine that only claims and has not been heard of for this long is taken for gone."""
 
 
 def registered(fleet: Fleet, event: WorkerRegistered, now: float) -> list[Effect]:
@@ -22,13 +24,19 @@ def registered(fleet: Fleet, event: WorkerRegistered, now: float) -> list[Effect
     effects: list[Effect] = []
     if worker is None:
         worker = add(fleet, event.worker_id, event.capabilities, now)
+    elif event.session < worker.newest_session:
+        # It was held up on the way, and what it says is older than what the worker has said since.
+        return [CloseSession(worker_id=worker.id, session=event.session, taken_over=False)]
     elif worker.session not in (0, event.session):
         effects.append(CloseSession(worker_id=worker.id, session=worker.session, taken_over=True))
     if worker.boot_id != event.boot_id:
         worker.faults = 0
         worker.cooling = False
     fleet.asking.pop(worker.id, None)
-    worker.session = event.session
+    worker.claims = b""
+    for attempt in worker.attempts.values():
+        attempt.claimed = False  # its connection speaks for it from now on, and a lease would end it all the same
+    worker.session = worker.newest_session = event.session
     worker.boot_id = event.boot_id
     worker.address = event.address
     worker.leaving = False
@@ -39,16 +47,18 @@ def registered(fleet: Fleet, event: WorkerRegistered, now: float) -> list[Effect
     if not worker.watched:
         worker.watched = True
         fleet.timers.add(now + SILENCE_S, CONTACT, worker.id)
-    _set_offer(fleet, worker, event.capabilities)
+    set_offer(fleet, worker, event.capabilities)
     fleet.touch_worker(worker)
     fleet.announce(now, "worker", worker.id, state="online")
     effects.append(Acknowledge(worker_id=worker.id, session=event.session, of="register"))
     return effects + reconcile(fleet, worker, event.active_tasks, now, registering=True)
 
 
-def add(fleet: Fleet, worker_id: str, capabilities: Capabilities, now: float) -> Worker:
-    offer = capabilities.offer()
-    worker = Worker(id=worker_id, capabilities=capabilities, offer=offer, room=Room(offer), last_contact=now)
+def add(fleet: Fleet, worker_id: str, capabilities: Capabilities, now: float, claims: bytes = b"") -> Worker:
+    offer = fleet.offer_of(worker_id, capabilities, claims)
+    worker = Worker(
+        id=worker_id, capabilities=capabilities, offer=offer, room=Room(offer), last_contact=now, claims=claims
+    )
     fleet.workers[worker_id] = worker
     fleet.index.add_worker(worker_id)
     fleet.index.offer_changed(worker)
@@ -57,7 +67,7 @@ def add(fleet: Fleet, worker_id: str, capabilities: Capabilities, now: float) ->
 
 def beat(fleet: Fleet, worker: Worker, event: WorkerBeat, now: float) -> list[Effect]:
     if event.capabilities is not None and event.capabilities != worker.capabilities:
-        _set_offer(fleet, worker, event.capabilities)
+        set_offer(fleet, worker, event.capabilities)
     if event.draining and not worker.leaving:
         worker.leaving = True
         fleet.announce(now, "worker", worker.id, state="draining", reason="the worker is shutting down")
@@ -122,13 +132,12 @@ def drain(fleet: Fleet, event: DrainRequested, now: float) -> list[Effect]:
     return [Answer(ref=event.ref, ids=[worker.id])]
 
 
-def _set_offer(fleet: Fleet, worker: Worker, capabilities: Capabilities) -> None:
+def set_offer(fleet: Fleet, worker: Worker, capabilities: Capabilities) -> None:
     worker.capabilities = capabilities
-    offer = capabilities.offer()
+    offer = fleet.offer_of(worker.id, capabilities, worker.claims)
     if offer != worker.offer:
         lasting = offer.at_best() != worker.offer.at_best()
-        worker.offer = offer
-        fleet.rebuild_room(worker)
+        fleet.change_offer(worker, offer)
         if lasting:  # what comes and goes by itself is not worth a row
             fleet.touch_worker(worker)
     else:

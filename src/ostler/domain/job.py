@@ -11,6 +11,8 @@ from ostler.domain.labels import parse_constraint
 from ostler.domain.quantities import needed_mib, needed_milli
 from ostler.domain.resources import BACKENDS, POOLS, Request
 
+TYPES = ("batch", "service", "model")
+"""A service is kept up; a model is up for as long as the gateway wants it."""
 TIERS = ("fine_tuning", "training", "evaluation", "data_processing")
 TIER_RANK = {"fine_tuning": 0, "training": 0, "evaluation": 1, "data_processing": 2}
 TIER_GRACE_S = {"data_processing": 30.0, "evaluation": 120.0, "training": 600.0, "fine_tuning": 600.0}
@@ -22,6 +24,10 @@ MAX_ARRAY = 1_000_000
 MAX_SPEC_BYTES = 256 * 1024
 ERRORS_TOLD = 20
 SNAPSHOT_ID = re.compile(r"[0-9a-f]{64}")
+CALL = "ostler.call"
+"""The key in a spec's metadata under which a function's payload is found."""
+MANIFEST_USER = "manifest"
+"""Whose the jobs of a manifest are."""
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
@@ -32,6 +38,23 @@ class HealthCheck(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
     liveness: str = ""
     readiness: str = ""
     interval_secs: Annotated[float, msgspec.Meta(ge=0.1, le=86_400)] = 10.0
+
+
+class Training(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a training run is about, in the words of the manifest. The first six make its id."""
+
+    model: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    mode: Annotated[str, msgspec.Meta(max_length=256)] = ""
+    hyper: dict[str, Any] = {}
+    split_recipe: str = ""
+    train_hosts: list[str] = []
+    seed: int = 0
+    n_resamples: Count = 0
+    sweep: str = ""
+    """The sweep that it is one point of."""
+    metric: str = ""
+    """By which the runs of a sweep are compared."""
+    goal: str = ""
 
 
 class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -71,6 +94,11 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     preemptible: bool = False
     on_lost_contact: str = "continue"
     template: str = ""
+    training: Training | None = None
+    allowed_hosts: list[str] = []
+    denied_hosts: list[str] = []
+    prefer_cuda: bool = False
+    prefer_cuda_grace_seconds: Amount = 300.0
 
     def request(self) -> Request:
         return Request(
@@ -80,11 +108,29 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
             vram_mib=needed_mib(self.min_vram_gb),
             cores_milli=needed_milli(self.min_cpu_cores),
             memory_mib=needed_mib(self.min_memory_gb),
-            pool=self.slot_pool or self.type,
+            pool=self.slot_pool or ("batch" if self.type == "batch" else "service"),
             labels=tuple(sorted(parse_constraint(text, "labels") for text in self.labels)),
             prefer=tuple(sorted(parse_constraint(text, "prefer_labels") for text in self.prefer_labels)),
             nodes=max(1, self.node_count),
+            model=self.training.model if self.training else "",
+            allowed_hosts=tuple(sorted(set(self.allowed_hosts))),
+            denied_hosts=tuple(sorted(set(self.denied_hosts))),
+            prefers_cuda=self._prefers_cuda(),
+            cuda_first_s=self._cuda_first_s(),
+            attended=self._is_attended(),
         )
+
+    def _prefers_cuda(self) -> bool:
+        """A preference for what is required anyway says nothing."""
+        return self.prefer_cuda and not self.gpu_count
+
+    def _cuda_first_s(self) -> float:
+        return self.prefer_cuda_grace_seconds if self._prefers_cuda() else 0.0
+
+    def _is_attended(self) -> bool:
+        """A machine that only claims gets a command and an environment, and nothing else."""
+        brings_more = self.snapshot_id or self.prolog or self.epilog or self.outputs or CALL in self.metadata
+        return bool(self.type != "batch" or self.node_count > 1 or brings_more)
 
     def size(self) -> int:
         """How many tasks it has, where these have ids of their own: an array's, or a gang's; else 0."""
@@ -100,17 +146,19 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
             scheduling_timeout_s=self.scheduling_timeout_seconds,
             preemptible=self.preemptible,
             service=self.type == "service",
+            model=self.type == "model",
             stops_alone=self.on_lost_contact == "stop",
+            cuda_first_s=self._cuda_first_s(),
         )
 
     def runtime_s(self) -> float:
         """The run-time budget in seconds; 0: without end."""
-        if self.type == "service":
+        if self.type != "batch":
             return self.max_runtime_hours * 3600
         return min(self.max_runtime_hours or DEFAULT_RUNTIME_HOURS, MAX_RUNTIME_HOURS) * 3600
 
 
-class Terms(msgspec.Struct, frozen=True):
+class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     """What the scheduler keeps of a spec beside its request. Most jobs share theirs with many others."""
 
     priority: int = 0
@@ -121,8 +169,12 @@ class Terms(msgspec.Struct, frozen=True):
     scheduling_timeout_s: float = 0.0
     preemptible: bool = False
     service: bool = False
+    model: bool = False
+    """The gateway's: it asks for no other's room, and gives its own to whoever the gateway lets have it."""
     stops_alone: bool = False
     """Its worker kills it before the grace ends (`on_lost_contact = "stop"`), so that it never runs twice at once."""
+    cuda_first_s: float = 0.0
+    """How long it waits for a CUDA worker before any other may have it."""
 
     @property
     def grace_s(self) -> float:
@@ -132,14 +184,11 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 _decode = msgspec.json.Decoder(JobSpec)
+_NO_TRAINING = Training()
 _PLAIN_DEFAULTS = {
     field.name: field.default
     for field in msgspec.structs.fields(JobSpec)
     if isinstance(field.default, (str, int, float, bool))
-}
-# Parts of the spec that this version does not carry out yet: refused by name rather than ignored.
-_UNSUPPORTED: dict[str, Any] = {
-    "outputs": [],
 }
 
 
@@ -190,7 +239,7 @@ def _problems(spec: JobSpec) -> list[tuple[str, str]]:
     )
     need(not spec.id or JOB_ID.fullmatch(spec.id) is not None, "id", "must match [A-Za-z0-9][A-Za-z0-9_-]{0,127}")
     need(len(spec.name) <= 256, "name", "must have at most 256 characters")
-    need(spec.type in POOLS, "type", f"{spec.type!r} is not one of {', '.join(POOLS)}")
+    need(spec.type in TYPES, "type", f"{spec.type!r} is not one of {', '.join(TYPES)}")
     need(spec.slot_pool in ("", *POOLS), "slot_pool", f"{spec.slot_pool!r} is not one of {', '.join(POOLS)}")
     need(spec.job_tier in TIERS, "job_tier", f"{spec.job_tier!r} is not one of {', '.join(TIERS)}")
     need(
@@ -201,7 +250,8 @@ def _problems(spec: JobSpec) -> list[tuple[str, str]]:
     need(spec.array <= MAX_ARRAY, "array", f"{spec.array} is over the limit of {MAX_ARRAY}")
     need(not (spec.array and spec.node_count > 1), "array", "cannot be combined with node_count above 1")
     need(spec.node_count <= MAX_NODES, "node_count", f"{spec.node_count} is over the limit of {MAX_NODES}")
-    need(not (spec.type == "service" and spec.size()), "type", "a service has one task: neither array nor node_count")
+    alone = spec.type == "batch" or not spec.size()
+    need(alone, "type", f"a {spec.type} has one task: neither array nor node_count")
     named = SNAPSHOT_ID.fullmatch(spec.snapshot_id) is not None
     need(not spec.snapshot_id or named, "snapshot_id", "must be a sha256: 64 hexadecimal digits")
     need(spec.on_lost_contact in ("continue", "stop"), "on_lost_contact", "must be 'continue' or 'stop'")
@@ -212,8 +262,12 @@ def _problems(spec: JobSpec) -> list[tuple[str, str]]:
                 parse_constraint(text, field)
             except BadInput as error:
                 found.extend(error.errors)
-    for field, unset in _UNSUPPORTED.items():
-        need(getattr(spec, field) == unset, field, "is not supported by this version")
+    for path in spec.outputs:
+        inside = path and not path.startswith(("/", "~")) and ".." not in path.split("/") and "\0" not in path
+        need(bool(inside), "outputs", f"{path!r} is not a path inside the task's working directory")
+    training = spec.training or _NO_TRAINING
+    need(training.goal in ("", "min", "max"), "training.goal", f"{training.goal!r} is not 'min' or 'max'")
+    need(len(training.hyper) <= 1000, "training.hyper", "has over 1000 keys")
     return found
 
 

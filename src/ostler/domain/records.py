@@ -41,6 +41,20 @@ class JobRecord(msgspec.Struct, kw_only=True):
     blocked_on: list[str] = []
     """Jobs that must still succeed before it may be placed."""
     snapshot: str = ""
+    origin: str = ""
+    """`manifest`: it is there because the manifest says so."""
+    sweep: str = ""
+
+
+class JobTerms(msgspec.Struct, kw_only=True):
+    """The part of a job's row that a changed manifest changes."""
+
+    id: str
+    name: str
+    spec: bytes
+    request: Request
+    terms: Terms
+    sweep: str = ""
 
 
 class JobProgress(msgspec.Struct, kw_only=True):
@@ -76,6 +90,13 @@ class TaskRecord(msgspec.Struct, kw_only=True):
     health: str = ""
     """Of a service: `healthy`, or what is wrong with it."""
     artifact_id: str = ""
+    """Its packed outputs."""
+    metrics: dict[str, float] = {}
+    checkpoint: str = ""
+    """The blob that its next attempt begins from, and the worker that brought it."""
+    checkpoint_by: str = ""
+    result_id: str = ""
+    """The blob of a function's value that is too large for `result`."""
     result: bytes | None = None
 
 
@@ -88,6 +109,9 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     worker: str
     devices: list[int] = []
     share_mib: int = 0
+    cores_milli: int = 0
+    memory_mib: int = 0
+    pool: str = "batch"
     state: str
     held: bool = True
     holder: bool = True
@@ -108,6 +132,8 @@ class WorkerRecord(msgspec.Struct, kw_only=True):
     id: str
     capabilities: bytes
     """As it last sent them, JSON."""
+    claims: bytes = b""
+    """Of one that holds no connection: the capability of its last claim, JSON; empty: it holds one."""
     draining: bool = False
     registered_at: float
     last_contact: float
@@ -130,6 +156,7 @@ class TokenRecord(msgspec.Struct, kw_only=True):
     digest: str
     created_at: float
     revoked_at: float | None = None
+    expires_at: float | None = None
 
 
 class ReceiptRecord(msgspec.Struct, kw_only=True):
@@ -149,10 +176,38 @@ class UsageRecord(msgspec.Struct, kw_only=True):
     at: float
 
 
+class ArtifactRecord(msgspec.Struct, kw_only=True):
+    """The packed outputs of one task, as its worker handed them over. `id` is the sha256 of the bytes."""
+
+    id: str
+    task_id: str
+    job_id: str
+    name: str = ""
+    user: str = ""
+    model: str = ""
+    mode: str = ""
+    attempt: str = ""
+    worker: str = ""
+    size: int = 0
+    created_at: float = 0.0
+    metrics: dict[str, float] = {}
+
+
+class ManifestRecord(msgspec.Struct, kw_only=True):
+    """The manifest that the queue follows, as it was applied last."""
+
+    id: int = 1
+    text: str
+    file: str
+    by: str
+    applied_at: float
+
+
 class Changes(msgspec.Struct, kw_only=True):
     """Everything that one batch of events changed. It becomes durable whole or not at all."""
 
     new_jobs: list[JobRecord] = []
+    changed_terms: list[JobTerms] = []
     progress: list[JobProgress] = []
     tasks: list[TaskRecord] = []
     attempts: list[AttemptRecord] = []
@@ -161,6 +216,10 @@ class Changes(msgspec.Struct, kw_only=True):
     tokens: list[TokenRecord] = []
     receipts: list[ReceiptRecord] = []
     usage: list[UsageRecord] = []
+    artifacts: list[ArtifactRecord] = []
+    gone_artifacts: list[str] = []
+    """Ids of those whose bytes are no longer kept; but never those that a succeeded task points to."""
+    manifest: list[ManifestRecord] = []
 
     def __bool__(self) -> bool:
         return any(getattr(self, field) for field in self.__struct_fields__)
@@ -179,5 +238,6 @@ class Snapshot(msgspec.Struct, kw_only=True):
     tokens: list[TokenRecord] = []
     """Those not revoked."""
     usage: list[UsageRecord] = []
+    manifest: ManifestRecord | None = None
     last_job_seq: int = 0
     last_feed_seq: int = 0

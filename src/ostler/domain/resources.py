@@ -10,7 +10,7 @@ POOLS = ("batch", "service")
 BACKENDS = ("cpu", "nvidia", "metal", "vulkan", "rocm", "tpu")
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """The needs of one task. Equal requests are one shape: to the matcher they are interchangeable."""
 
     gpu_count: int = 0
@@ -24,6 +24,16 @@ class Request(msgspec.Struct, frozen=True):
     prefer: tuple[Constraint, ...] = ()
     nodes: int = 1
     """Workers that are needed at once, each for one task of this request."""
+    model: str = ""
+    """What hosts' lists of allowed and denied jobs name."""
+    allowed_hosts: tuple[str, ...] = ()
+    denied_hosts: tuple[str, ...] = ()
+    prefers_cuda: bool = False
+    """On a CUDA worker it takes one whole GPU, elsewhere none."""
+    cuda_first_s: float = 0.0
+    """Until it has waited this long, a request that prefers CUDA is closed to all other workers; 0: open to all."""
+    attended: bool = False
+    """Only a worker that holds a connection can run it: a service, a gang, a function, files that are brought first."""
 
     @property
     def shares_gpu(self) -> bool:
@@ -32,7 +42,13 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def uses_gpu(self) -> bool:
-        return self.gpu_count > 0 or self.vram_mib > 0
+        return self.gpu_count > 0 or self.vram_mib > 0 or self.prefers_cuda
+
+    def on(self, offer: "Offer") -> "Request":
+        """What it needs on such a worker, where that depends on the worker."""
+        if not self.prefers_cuda or not offer.has_cuda:
+            return self
+        return msgspec.structs.replace(self, gpu_count=1)
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -45,10 +61,16 @@ class Device(msgspec.Struct, frozen=True):
     outside: str = ""
     quarantine: str = ""
     """Why it may not be granted for now."""
+    free_mib: int | None = None
+    """What the worker last saw free there, whoever holds the rest; None: it does not say."""
 
     @property
     def usable_mib(self) -> int:
         return 0 if self.quarantine else max(0, self.vram_mib - self.outside_mib)
+
+    def seen_free(self, mib: int) -> int:
+        """Of that much, what was seen to be free."""
+        return mib if self.free_mib is None else min(mib, self.free_mib)
 
 
 class Offer(msgspec.Struct, frozen=True):
@@ -60,13 +82,28 @@ class Offer(msgspec.Struct, frozen=True):
     cores_milli: int = 0
     memory_mib: int = 0
     labels: Mapping[str, str] = {}
+    available_mib: int | None = None
+    """Memory that the worker last saw available, whoever holds the rest; None: it does not say."""
+    hostname: str = ""
+    allow_jobs: tuple[str, ...] = ()
+    deny_jobs: tuple[str, ...] = ()
+    claims: bool = False
+    """It holds no connection: it asks for one task at a time."""
+
+    @property
+    def has_cuda(self) -> bool:
+        return self.backend == "nvidia" and bool(self.devices)
+
+    def seen_available(self, mib: int) -> int:
+        return mib if self.available_mib is None else min(mib, self.available_mib)
 
     def at_best(self) -> "Offer":
         """As it is when nobody outside takes anything and every device is clean."""
-        if not any(device.outside_mib or device.quarantine for device in self.devices):
+        taken = any(device.outside_mib or device.quarantine or device.free_mib is not None for device in self.devices)
+        if not taken and self.available_mib is None:
             return self
         clean = tuple(Device(one.index, one.vram_mib, one.uuid, one.name) for one in self.devices)
-        return msgspec.structs.replace(self, devices=clean)
+        return msgspec.structs.replace(self, devices=clean, available_mib=None)
 
 
 class Grant(msgspec.Struct, frozen=True):

@@ -49,6 +49,8 @@ class Capabilities(msgspec.Struct, kw_only=True, omit_defaults=True):
     vram_gb: Amount = 0.0
     cpu_count: Amount = 0.0
     memory_gb: Amount = 0.0
+    memory_available_gb: Amount | None = None
+    """Of it, what was available when this was said; None: not known, or not worth saying."""
     hostname: Word = ""
     gpu_info: GpuInfo | None = None
     devices: Annotated[list[DeviceInfo], msgspec.Meta(max_length=MAX_DEVICES)] = []
@@ -70,6 +72,8 @@ class Capabilities(msgspec.Struct, kw_only=True, omit_defaults=True):
             cores_milli=offered_milli(self.cpu_count),
             memory_mib=offered_mib(self.memory_gb),
             labels=self.facts(),
+            available_mib=None if self.memory_available_gb is None else offered_mib(self.memory_available_gb),
+            hostname=self.hostname,
         )
 
     def facts(self) -> dict[str, str]:
@@ -94,8 +98,18 @@ class Capabilities(msgspec.Struct, kw_only=True, omit_defaults=True):
 def _device(info: DeviceInfo, vram_gb: float) -> Device:
     """What others take is counted in steps, so that an offer does not change with every breath of theirs."""
     taken = -(-offered_mib(info.outside_gb) // OUTSIDE_STEP_MIB) * OUTSIDE_STEP_MIB
+    total = offered_mib(vram_gb)
+    free = total if info.vram_free_gb is None else offered_mib(info.vram_free_gb)
     return Device(
-        info.index, offered_mib(vram_gb), info.uuid, info.name, taken, info.outside if taken else "", info.quarantine
+        index=info.index,
+        vram_mib=total,
+        uuid=info.uuid,
+        name=info.name,
+        outside_mib=taken,
+        outside=info.outside if taken else "",
+        quarantine=info.quarantine,
+        # A worker that says who else is there has said all that its free memory could say.
+        free_mib=free if free < total and not info.outside_gb else None,
     )
 
 
@@ -119,3 +133,5 @@ class ActiveTask(msgspec.Struct, kw_only=True, omit_defaults=True):
     attempt: str = ""
     state: str = "running"
     started_at: str = ""
+    checkpoint: str = ""
+    """The blob of its checkpoint that was brought to the hub last."""

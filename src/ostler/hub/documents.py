@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from ostler.core.fleet import Fleet, Worker
+from ostler.core.workers import CLAIMS_WITHIN_S
 from ostler.domain import states
 from ostler.domain.records import AttemptRecord, FeedRecord, JobRecord, TaskRecord
 from ostler.domain.states import STATUS
@@ -36,6 +37,7 @@ def job_document(job: JobRecord, task: TaskRecord | None, attempts: list[Attempt
         "started_at": timestamp(task.started_at) if task else None,
         "finished_at": timestamp(job.finished_at),
         "artifact_id": (task.artifact_id or None) if task else None,
+        "metrics": task.metrics if task else {},
         "spec": msgspec.Raw(job.spec),
     }
     if job.terms.service:
@@ -66,6 +68,7 @@ def task_document(job: JobRecord, index: int, task: TaskRecord | None, attempts:
         "started_at": timestamp(task.started_at) if task else None,
         "finished_at": timestamp(task.finished_at) if task else None,
         "artifact_id": (task.artifact_id or None) if task else None,
+        "metrics": task.metrics if task else {},
         "spec": msgspec.Raw(job.spec),
     }
 
@@ -105,17 +108,17 @@ def task_row_document(task: TaskRecord) -> Document:
     }
 
 
-def worker_document(worker: Worker) -> Document:
+def worker_document(worker: Worker, now: float) -> Document:
     """WorkerInfo of the protocol, and what Ostler adds to it."""
     live = [held for held in worker.attempts.values() if held.phase != "lapsed"]
-    return {
+    document: Document = {
         "id": worker.id,
         "backend": worker.offer.backend,
         "gpu_count": len(worker.offer.devices),
         "vram_gb": round(sum(device.vram_mib for device in worker.offer.devices) / 1024, 3),
         "cpu_count": worker.offer.cores_milli / 1000,
         "memory_gb": round(worker.offer.memory_mib / 1024, 3),
-        "status": worker_status(worker),
+        "status": worker_status(worker, now),
         "active_jobs": len(live),
         "total_slots": worker.slots.batch_total + worker.slots.service_total if worker.slots else 0,
         "last_heartbeat": timestamp(worker.last_contact_at or None),
@@ -127,16 +130,23 @@ def worker_document(worker: Worker) -> Document:
         "free": {
             "gpus": worker.room.free_devices(),
             "cores": max(0, worker.room.cores_milli) / 1000,
-            "memory_gb": round(max(0, worker.room.memory_mib) / 1024, 3),
+            "memory_gb": round(worker.room.free_memory() / 1024, 3),
         },
         "devices": _device_documents(worker),
         "tasks": [
             {"task_id": held.task_id, "attempt": held.id, "state": held.phase} for held in worker.attempts.values()
         ],
     }
+    if worker.only_claims:
+        document |= {"hostname": worker.id, "capability": msgspec.Raw(worker.claims)}
+    return document
 
 
-def worker_status(worker: Worker) -> str:
+def worker_status(worker: Worker, now: float) -> str:
+    if worker.only_claims:
+        if worker.attempts:
+            return "busy"
+        return "ready" if now - worker.last_contact < CLAIMS_WITHIN_S else "offline"
     if not worker.connected:
         return "offline"
     busy = worker.slots is not None and worker.free_slots("batch") < 1 and worker.slots.batch_total > 0
@@ -178,13 +188,14 @@ def job_summaries(worker: Worker) -> list[Document]:
     ]
 
 
-def fleet_totals(fleet: Fleet) -> Document:
+def fleet_totals(fleet: Fleet, now: float) -> Document:
     """The fleet in a few numbers, for one screen."""
     statuses = {"ready": 0, "busy": 0, "offline": 0}
     gpus = held_gpus = cores = held_cores = memory = held_memory = 0
     for worker in fleet.workers.values():
-        statuses[worker_status(worker)] += 1
-        if not worker.connected:
+        status = worker_status(worker, now)
+        statuses[status] += 1
+        if status == "offline":
             continue
         gpus += len(worker.offer.devices)
         held_gpus += len(worker.offer.devices) - worker.room.free_devices()

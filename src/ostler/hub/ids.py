@@ -16,7 +16,10 @@ def new_attempt_id() -> str:
 
 
 def new_token_secret() -> str:
-    return secrets.token_urlsafe(32)
+    """One that can be typed: a word that begins with a dash would be taken for an option."""
+    while (secret := secrets.token_urlsafe(32)).startswith("-"):
+        pass
+    return secret
 
 
 def _base32(number: int, width: int) -> str:

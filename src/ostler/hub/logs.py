@@ -36,6 +36,11 @@ class Logs:
         self._wake(attempt)
         return size
 
+    def tail(self, attempt: str, most: int) -> str:
+        """The end of what the hub has of a log."""
+        size = self.store.size(attempt)
+        return self.store.read(attempt, max(0, size - most), most).decode(errors="replace").strip()
+
     def completed(self, attempt: str) -> None:
         """The last piece has come: its worker need not be asked any more."""
         self._complete.add(attempt)

@@ -12,16 +12,16 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from ostler.core.effects import Answer, Effect, Refuse
-from ostler.core.events import Event, HubWasAway, JobsSubmitted, RequeueRequested, TimePassed
+from ostler.core.effects import Answer, Effect, Refuse, Reply
+from ostler.core.events import Event, HubWasAway, TimePassed
 from ostler.core.fleet import Fleet
 from ostler.core.persist import take_changes
 from ostler.core.place import settle, settled
 from ostler.core.step import step
-from ostler.domain import states
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import Changes
 from ostler.hub.clock import Clock
+from ostler.hub.history import bring
 from ostler.ledger.base import Ledger
 
 AWAY_S = 20.0
@@ -42,8 +42,9 @@ class Loop:
         self._inbox: list[Event] = []
         self._wake = asyncio.Event()
         self._stopping = False
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._ref = 0
+        self._turns: list[int] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="ledger-reader")
         self._committed = asyncio.Event()
@@ -52,19 +53,40 @@ class Loop:
         self.events = 0
         self.commit_s = 0.0
 
+    def now(self) -> float:
+        return self._clock.monotonic()
+
     def post(self, event: Event) -> None:
         self._inbox.append(event)
         self._wake.set()
 
     async def ask(self, make: Callable[[int], Event]) -> Answer:
         """Send an event and wait for its answer: when this returns, what was asked for is durable."""
+        answer = await self.ask_any(make)
+        assert isinstance(answer, Answer)
+        return answer
+
+    async def ask_any(self, make: Callable[[int], Event]) -> Reply:
+        """The same, for events that have answers of their own."""
+        answer = self._expected()
+        self.post(make(self._ref))
+        return await answer
+
+    async def turn(self) -> None:
+        """Until all that was posted before is durable."""
+        answer = self._expected()
+        self._turns.append(self._ref)
+        self._wake.set()
+        await answer
+
+    def _expected(self) -> "asyncio.Future[Reply]":
+        """The answer to a new ref."""
         if self._stopping:
             raise LedgerError("the hub is stopping")
         self._ref += 1
-        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._waiting[self._ref] = future
-        self.post(make(self._ref))
-        return await future
+        return future
 
     async def read(self, query: Callable[[Ledger], T]) -> T:
         """History, from the ledger, beside the writer."""
@@ -120,6 +142,7 @@ class Loop:
     async def _turn(self) -> None:
         self._wake.clear()
         batch, self._inbox = self._inbox, []
+        turns, self._turns = self._turns, []
         await self._look_up(batch)
         now = self._clock.monotonic()
         self.fleet.epoch = self._clock.wall() - now
@@ -128,6 +151,7 @@ class Loop:
             effects += step(self.fleet, event, now)
         effects += step(self.fleet, TimePassed(), now)
         effects += settle(self.fleet, now)
+        effects += [Answer(ref=ref) for ref in turns]
         changes = take_changes(self.fleet, now)
         self.batches += 1
         self.events += len(batch)
@@ -139,31 +163,23 @@ class Loop:
             self._committed.set()
         await self._perform(changes, effects)
         for effect in effects:
-            if isinstance(effect, (Answer, Refuse)):
+            if isinstance(effect, Reply):
                 self._reply(effect)
 
     async def _look_up(self, batch: list[Event]) -> None:
         """What a step needs to know of history is read before it; nobody else writes in between."""
-        for event in batch:
-            if isinstance(event, JobsSubmitted):
-                wanted = [new.id for new in event.jobs if new.chosen]
-                wanted += [name for new in event.jobs for name in new.depends_on]
-                if wanted:
-                    event.known = await self.read(lambda ledger, ids=wanted: ledger.jobs(ids))  # type: ignore[misc]
-                if event.receipt is not None:
-                    key = event.receipt.key
-                    event.answered = await self.read(lambda ledger, key=key: ledger.receipt(key))  # type: ignore[misc]
-            elif isinstance(event, RequeueRequested):
-                await self.read(lambda ledger, event=event: _bring_back(ledger, event))  # type: ignore[misc]
+        reads = [read for event in batch if (read := bring(event)) is not None]
+        if reads:
+            await self.read(lambda ledger: [read(ledger) for read in reads])
 
-    def _reply(self, effect: Answer | Refuse) -> None:
+    def _reply(self, effect: Reply) -> None:
         future = self._waiting.pop(effect.ref, None)
         if future is None or future.done():
             return
-        if isinstance(effect, Answer):
-            future.set_result(effect)
-        else:
+        if isinstance(effect, Refuse):
             future.set_exception(effect.error)
+        else:
+            future.set_result(effect)
 
     def _refuse_all(self) -> None:
         for future in self._waiting.values():
@@ -171,12 +187,3 @@ class Loop:
                 future.set_exception(LedgerError("the hub stopped before this was durable; ask again"))
         self._waiting.clear()
         self._committed.set()
-
-
-def _bring_back(ledger: Ledger, event: RequeueRequested) -> None:
-    """A requeued job's row, and those of its tasks that have ended and may have left memory."""
-    event.ended = ledger.jobs([event.job_id]).get(event.job_id)
-    last = -1
-    while page := ledger.tasks_of(event.job_id, after=last):
-        event.ended_tasks += [task for task in page if task.state in states.TERMINAL]
-        last = page[-1].index

@@ -17,21 +17,34 @@ from starlette.types import ASGIApp
 
 from ostler import config
 from ostler.core.persist import restore
-from ostler.domain.errors import LedgerError, OstlerError
+from ostler.domain.errors import BadInput, LedgerError, OstlerError
+from ostler.domain.hosts import HostPolicy
+from ostler.domain.records import ManifestRecord
+from ostler.gateway.control import KeySetup
+from ostler.gateway.settings import GatewaySettings
 from ostler.hub.access import Access
 from ostler.hub.api import table
+from ostler.hub.api.artifacts import ArtifactsApi
+from ostler.hub.api.enrol import EnrolApi
 from ostler.hub.api.fleet import FleetApi
 from ostler.hub.api.jobs import JobsApi
 from ostler.hub.api.logs import LogsApi
+from ostler.hub.api.manifest import ManifestApi, read_file
+from ostler.hub.api.pull import PullApi
 from ostler.hub.api.routes import application
+from ostler.hub.api.sweeps import SweepsApi
 from ostler.hub.api.templates import Templates
+from ostler.hub.artifacts import Artifacts
 from ostler.hub.cli_socket import CliSocket
 from ostler.hub.clock import Clock, SystemClock
 from ostler.hub.feed import Feed
+from ostler.hub.gateway.gateway import Gateway
+from ostler.hub.gateway.pages import ModelsApi, Pages
 from ostler.hub.ids import new_attempt_id
 from ostler.hub.logs import Logs
 from ostler.hub.loop import Loop
 from ostler.hub.metrics import Metrics
+from ostler.hub.overview import Overview
 from ostler.hub.perform import Performer
 from ostler.hub.services import Services
 from ostler.hub.sessions import Sessions
@@ -39,9 +52,15 @@ from ostler.hub.settings import Settings
 from ostler.hub.settings import load as load_settings
 from ostler.ledger.base import Ledger
 from ostler.ledger.sqlite import SqliteLedger
+from ostler.manifest import read as read_manifest
+from ostler.store.artifacts import ArtifactStore
 from ostler.store.blobs import BlobStore
 from ostler.store.logs import LogStore
 from ostler.wire.messages import MAX_FRAME_BYTES
+
+MAX_CHECKPOINT_BYTES = 10 * 1024**3
+KEEP_CHECKPOINTS_S = 7 * 86_400.0
+"""Of tasks that have ended without success: an operator may yet want them to go on."""
 
 _log = logging.getLogger("ostler.hub")
 
@@ -50,10 +69,14 @@ _log = logging.getLogger("ostler.hub")
 class HubOptions:
     host: str = "127.0.0.1"
     port: int = config.DEFAULT_PORT
+    gateway_port: int = config.DEFAULT_GATEWAY_PORT
+    """Where models are called; opened only where some are configured."""
     state_dir: Path = field(default_factory=config.state_dir)
     log_level: str = "info"
     config: Path | None = None
     """The settings file; None: that of the state folder, where there is one."""
+    manifest: Path | None = None
+    """The manifest that the queue follows from the start."""
 
 
 def run(options: HubOptions) -> int:
@@ -64,6 +87,8 @@ def run(options: HubOptions) -> int:
     try:
         options.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         chosen = load_settings(config.config_file(options.config, options.state_dir))
+        if options.manifest is not None:
+            read_file(options.manifest)  # before anything is opened: a bad one must not start a hub
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(options, chosen))
     except OstlerError as error:
@@ -78,7 +103,8 @@ async def _serve(options: HubOptions, chosen: Settings) -> int:
     listener = _listen(options.host, options.port)
     ledger = SqliteLedger(options.state_dir / "ostler.db")
     try:
-        hub = Hub(ledger, options.state_dir, settings=chosen)
+        gateway = f"{options.host}:{options.gateway_port}"
+        hub = Hub(ledger, options.state_dir, settings=chosen, manifest=options.manifest, gateway=gateway)
         gc.collect()
         gc.freeze()  # a long queue is not walked again and again in search of garbage
         server = Server(hub.app)
@@ -101,33 +127,79 @@ class Hub:
         state: Path,
         clock: Clock | None = None,
         settings: Settings | None = None,
+        manifest: Path | None = None,
+        gateway: str = "127.0.0.1:0",
     ) -> None:
         clock = clock or SystemClock()
         chosen = settings or Settings()
         now = clock.monotonic()
         snapshot = ledger.load()
-        fleet = restore(snapshot, new_attempt_id, now, clock.wall() - now)
+        fleet = restore(snapshot, new_attempt_id, now, clock.wall() - now, _hosts(snapshot.manifest))
         fleet.quotas = chosen.quotas
         performer = Performer()
         self.loop = Loop(fleet, ledger, performer, clock)
         self.feed = feed = Feed(self.loop, snapshot.last_feed_seq)
         metrics = Metrics(self.loop)
-        self.sessions = Sessions(self.loop.post, metrics.text)
+        artifacts = ArtifactStore(state / "artifacts")
+        checkpoints = BlobStore(state / "checkpoints", MAX_CHECKPOINT_BYTES)
+        checkpoints.prune(fleet.checkpoints, KEEP_CHECKPOINTS_S)
+        brought = Artifacts(artifacts)
+        self.sessions = Sessions(self.loop.post, metrics.text, brought)
         self.logs = logs = Logs(LogStore(state / "logs"), self.loop, self.sessions)
-        performer.wire(self.loop, self.sessions, feed, metrics, logs)
-        access = Access(state, snapshot.tokens)
+        performer.wire(self.loop, self.sessions, feed, metrics, logs, artifacts, checkpoints)
+        access = Access(state, snapshot.tokens, clock.wall)
         blobs = BlobStore(state / "snapshots")
         jobs_api = JobsApi(self.loop, feed, blobs, Templates(chosen.templates))
-        fleet_api = FleetApi(self.loop, feed, access, metrics, clock.wall())
+        overview = Overview(self.loop, feed)
+        fleet_api = FleetApi(self.loop, feed, metrics, overview, clock.wall())
+        enrol_api = EnrolApi(self.loop, access, self.sessions)
         self.services = Services(self.loop, feed, self.sessions)
-        routes = table.routes(jobs_api, LogsApi(self.loop, feed, jobs_api, logs, blobs), fleet_api, self.services)
+        logs_api = LogsApi(self.loop, feed, jobs_api, logs, blobs, checkpoints)
+        self.manifest = ManifestApi(self.loop, manifest)
+        self.artifacts = ArtifactsApi(self.loop, artifacts)
+        sweeps = SweepsApi(self.loop, overview)
+        training = table.TrainingApis(PullApi(self.loop, brought), self.manifest, sweeps, self.artifacts)
+        self.gateway = self._gateway(chosen.gateway, access, clock, logs, state, gateway)
+        if self.gateway is not None:
+            performer.gateway = self.gateway
+            metrics.more = self.gateway.collect
+        models = ModelsApi(self.gateway)
+        routes = table.routes(jobs_api, logs_api, fleet_api, enrol_api, self.services, training, models)
         sockets = table.sockets(self.sessions, CliSocket(fleet_api), self.services)
         self.app: ASGIApp = application(routes, sockets, access)
+
+    def _gateway(
+        self, chosen: GatewaySettings, access: Access, clock: Clock, logs: Logs, state: Path, listen: str
+    ) -> Gateway | None:
+        if not chosen.wanted:
+            return None
+        for where, what in chosen.notes:
+            _log.warning("%s: %s", where, what)
+
+        def keys() -> list[KeySetup]:
+            now = clock.wall()
+            live = (token for token in access.callers() if token.expires_at is None or token.expires_at > now)
+            return [KeySetup(token.digest, token.user, token.role) for token in live]
+
+        gateway = Gateway(
+            self.loop,
+            self.services.relays,
+            chosen,
+            listen=listen,
+            spool=state / "spool",
+            keys=keys,
+            log_tail=logs.tail,
+        )
+        Pages(gateway, logs)
+        return gateway
 
     async def serve(self, server: "Server", listener: socket.socket) -> int:
         """Both the loop and the listener, or neither."""
         await self.loop.start()
         deciding = asyncio.create_task(self.loop.run())
+        await self.artifacts.repair()
+        await self.manifest.follow_file()
+        relaying = asyncio.create_task(self._relay())
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._let_go, server)
@@ -136,6 +208,9 @@ class Hub:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(serving), 10)
         await self.services.close()
+        if self.gateway is not None:
+            await self.gateway.stop()
+        relaying.cancel()
         self.loop.stop()
         try:
             await deciding
@@ -144,10 +219,16 @@ class Hub:
             return 1
         return 0
 
+    async def _relay(self) -> None:
+        if self.gateway is not None:
+            await self.gateway.start()
+            await self.gateway.link.run()
+
     def _let_go(self, server: "Server") -> None:
         """Take nothing new, and end what would never end by itself."""
         server.stop()
         self.services.let_go()
+        self.artifacts.let_go()
         self.feed.close()
         self.logs.close()
         self.sessions.close_all()
@@ -176,6 +257,18 @@ class Server(uvicorn.Server):
 
     def stop(self) -> None:
         self.should_exit = True
+
+
+def _hosts(applied: ManifestRecord | None) -> dict[str, HostPolicy]:
+    """What the manifest that was applied last says about hosts."""
+    if applied is None:
+        return {}
+    try:
+        return read_manifest(applied.text, applied.file).hosts
+    except BadInput as error:
+        # It was good when it was applied: a newer version may be stricter. The queue stands without it.
+        _log.error("the manifest that was applied last is not understood any more, so hosts are free: %s", error)
+        return {}
 
 
 def _listen(host: str, port: int) -> socket.socket:

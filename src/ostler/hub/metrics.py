@@ -1,6 +1,6 @@
 """Prometheus metrics, read from the fleet when they are asked for."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -17,6 +17,8 @@ class Metrics:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._finished = dict.fromkeys(TERMINAL, 0)
+        self.more: Callable[[], Iterable[Metric]] = tuple
+        """What else there is to be told, when it is asked for."""
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -31,7 +33,7 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         fleet = self._loop.fleet
-        yield from _fleet_metrics(fleet)
+        yield from _fleet_metrics(fleet, self._loop.now())
         finished = CounterMetricFamily("ostler_jobs_finished", "Jobs that have ended", labels=["outcome"])
         for state, count in self._finished.items():
             finished.add_metric([state], count)
@@ -39,12 +41,13 @@ class Metrics:
         yield CounterMetricFamily("ostler_hub_events", "Events stepped by the loop", value=self._loop.events)
         yield CounterMetricFamily("ostler_hub_batches", "Batches of the loop", value=self._loop.batches)
         yield CounterMetricFamily("ostler_ledger_commit_seconds", "Time spent in commits", value=self._loop.commit_s)
+        yield from self.more()
         info = GaugeMetricFamily("ostler_build_info", "The hub's version", labels=["version"])
         info.add_metric([__version__], 1)
         yield info
 
 
-def _fleet_metrics(fleet: Fleet) -> Iterator[Metric]:
+def _fleet_metrics(fleet: Fleet, now: float) -> Iterator[Metric]:
     jobs = GaugeMetricFamily("ostler_jobs", "Jobs that have not ended", labels=["state"])
     for state in LIVE:
         jobs.add_metric([state], fleet.job_counts[state])
@@ -52,7 +55,7 @@ def _fleet_metrics(fleet: Fleet) -> Iterator[Metric]:
     workers = GaugeMetricFamily("ostler_workers", "Workers by status", labels=["status"])
     statuses = {"ready": 0, "busy": 0, "offline": 0}
     for worker in fleet.workers.values():
-        statuses[worker_status(worker)] += 1
+        statuses[worker_status(worker, now)] += 1
     for status, count in statuses.items():
         workers.add_metric([status], count)
     yield workers

@@ -2,13 +2,16 @@
 
 from collections import OrderedDict
 
-from ostler.core.effects import AssignTask, Effect
+from ostler.core.effects import AskYield, AssignTask, DropCheckpoint, Effect, KeepArtifact, ToWorker
 from ostler.domain.records import Changes
 from ostler.hub.feed import Feed
+from ostler.hub.gateway.gateway import Gateway
 from ostler.hub.logs import Logs
 from ostler.hub.loop import Loop
 from ostler.hub.metrics import Metrics
 from ostler.hub.sessions import Sessions
+from ostler.store.artifacts import ArtifactStore
+from ostler.store.blobs import BlobStore
 
 SPECS_KEPT = 20_000
 SPEC_BYTES_KEPT = 64 * 1024 * 1024
@@ -34,8 +37,20 @@ class SpecCache:
 class Performer:
     def __init__(self) -> None:
         self._cache = SpecCache()
+        self.gateway: Gateway | None = None
 
-    def wire(self, loop: Loop, sessions: Sessions, feed: Feed, metrics: Metrics, logs: Logs) -> None:
+    def wire(
+        self,
+        loop: Loop,
+        sessions: Sessions,
+        feed: Feed,
+        metrics: Metrics,
+        logs: Logs,
+        artifacts: ArtifactStore,
+        checkpoints: BlobStore,
+    ) -> None:
+        self._artifacts = artifacts
+        self._checkpoints = checkpoints
         self._logs = logs
         self._loop = loop
         self._sessions = sessions
@@ -45,9 +60,20 @@ class Performer:
     async def __call__(self, changes: Changes, effects: list[Effect]) -> None:
         for job in changes.new_jobs:
             self._cache.add(job.id, job.spec)
+        for changed in changes.changed_terms:
+            self._cache.add(changed.id, changed.spec)
         specs = await self._specs(effects)
         for effect in effects:
-            self._sessions.perform(effect, specs)
+            if isinstance(effect, ToWorker):
+                self._sessions.perform(effect, specs)
+            elif isinstance(effect, KeepArtifact):
+                self._artifacts.link(effect.record)
+            elif isinstance(effect, DropCheckpoint):
+                self._checkpoints.remove(effect.blob)
+            elif isinstance(effect, AskYield) and self.gateway is not None:
+                self.gateway.asked_to_yield(effect)
+        if self.gateway is not None:
+            self.gateway.saw(changes)
         for attempt in changes.attempts:
             if not attempt.held:
                 self._logs.ended(attempt.attempt)

@@ -12,14 +12,12 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ostler.core.effects import (
     Acknowledge,
-    Answer,
     AssignTask,
     CancelTask,
     CloseSession,
-    Effect,
     HintSnapshot,
-    Refuse,
     SayNoWork,
+    ToWorker,
 )
 from ostler.core.events import (
     Event,
@@ -31,6 +29,8 @@ from ostler.core.events import (
     WorkerLeft,
     WorkerRegistered,
 )
+from ostler.hub.access import Caller
+from ostler.hub.artifacts import Artifacts
 from ostler.wire import messages
 from ostler.wire.messages import Frame, MalformedFrame
 
@@ -38,6 +38,7 @@ _log = logging.getLogger("ostler.hub")
 MAX_BUFFERED = 8 * 1024 * 1024
 RESULT_STATES = ("succeeded", "completed", "failed", "cancelled", "returned")
 MAX_RESULT_BYTES = 64 * 1024
+CLOSE_NOT_ALLOWED = 1008
 
 
 class Session:
@@ -46,6 +47,7 @@ class Session:
     def __init__(self, socket: WebSocket, number: int) -> None:
         self.socket = socket
         self.number = number
+        self.caller: Caller = socket.scope["ostler.caller"]
         self.worker_id = ""
         self.batches = False
         self._frames: list[bytes] = []
@@ -79,8 +81,9 @@ class Session:
 
 
 class Sessions:
-    def __init__(self, post: Callable[[Event], None], metrics_text: Callable[[], str]) -> None:
+    def __init__(self, post: Callable[[Event], None], metrics_text: Callable[[], str], artifacts: Artifacts) -> None:
         self._post = post
+        self._artifacts = artifacts
         self._metrics_text = metrics_text
         self._numbers = itertools.count(1)
         self._open: dict[int, Session] = {}
@@ -133,12 +136,17 @@ class Sessions:
             session.send(messages.encode(messages.MetricsResponse(text=self._metrics_text())))
         else:
             event = to_event(message, session.worker_id, session.number)
+            if isinstance(event, TaskEnded):
+                event.artifact = self._artifacts.brought(event.artifact_id, event.task_id)
             if event is not None:
                 self._post(event)
 
     def _register(self, session: Session, message: messages.Register) -> None:
         if session.worker_id and session.worker_id != message.id:
             raise MalformedFrame(f"register: this connection already speaks for {session.worker_id}")
+        if not session.caller.may_speak_for(message.id):
+            session.close(CLOSE_NOT_ALLOWED, "this token is another worker's")
+            raise MalformedFrame(f"register: the token is that of {session.caller.user}, not of {message.id}")
         session.worker_id = message.id
         session.batches = message.protocol.batch
         self._post(
@@ -152,10 +160,8 @@ class Sessions:
             )
         )
 
-    def perform(self, effect: Effect, specs: dict[str, bytes]) -> None:
+    def perform(self, effect: ToWorker, specs: dict[str, bytes]) -> None:
         """Put one effect on its wire; a socket that has gone meanwhile is the next comparison's business."""
-        if isinstance(effect, (Answer, Refuse)):
-            return
         session = self._open.get(effect.session)
         if session is None:
             return
@@ -178,6 +184,12 @@ class Sessions:
         if found is not None:
             found.send(messages.encode(request))
         return found is not None
+
+    def cut(self, token_id: str) -> None:
+        """Whoever came with this token is no longer let in."""
+        for session in self._open.values():
+            if session.caller.token_id == token_id:
+                session.close(CLOSE_NOT_ALLOWED, "the token was revoked")
 
     def close_all(self) -> None:
         for session in self._open.values():
@@ -209,6 +221,7 @@ def to_event(message: messages.Message, worker_id: str, session: int) -> Event |
                 task_id=message.task_id,
                 healthy=message.healthy,
                 message=message.message,
+                port=message.port,
             )
         case _:
             return None
@@ -233,6 +246,9 @@ def _ended(message: messages.JobResult, worker_id: str, session: int) -> TaskEnd
         error=message.error,
         fault=message.fault,
         artifact_id=message.artifact_id,
+        metrics=messages.told_metrics(message.metrics),
+        checkpoint_id=message.checkpoint_id,
+        result_id=message.result_id,
         result=result,
     )
 
@@ -251,6 +267,8 @@ def to_message(
                 rank=effect.rank,
                 peers=[messages.Peer(rank=rank, host=host) for rank, host in enumerate(effect.hosts)],
                 master_port=effect.master_port,
+                checkpoint=effect.checkpoint,
+                checkpoint_by=effect.checkpoint_by,
             )
         case CancelTask():
             return messages.JobCancel(

@@ -8,8 +8,14 @@ env = { HF_HOME = "/data/hf" }
 running_gpus = 4
 [quotas.users.ann]              # what is left out here is everybody's
 running_gpus = 8
+
+[models.qwen]                   # what the gateway serves: docs/gateway-config.md
+cmd = "llama-server --port ${PORT} -m /models/qwen.gguf"
+[gateway]
+scheduler = "fifo"
 """
 
+import os
 import tomllib
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -21,7 +27,10 @@ import msgspec
 from ostler.domain.errors import BadInput, Unreadable
 from ostler.domain.job import decode_spec
 from ostler.domain.quota import Quota, Quotas
+from ostler.gateway import config as gateway_config
+from ostler.gateway.settings import GatewaySettings
 
+TABLES = ("templates", "quotas", "models", "gateway")
 Template = dict[str, Any]
 NOT_IN_A_TEMPLATE = {
     "id": "a template stands for many jobs, each with an id of its own",
@@ -33,6 +42,7 @@ NOT_IN_A_TEMPLATE = {
 class Settings(msgspec.Struct, forbid_unknown_fields=True):
     templates: dict[str, Template] = {}
     quotas: Quotas = msgspec.field(default_factory=Quotas)
+    gateway: GatewaySettings = GatewaySettings()
 
 
 def load(path: Path | None) -> Settings:
@@ -48,15 +58,19 @@ def load(path: Path | None) -> Settings:
     try:
         return _settings(table)
     except BadInput as error:
-        raise BadInput(f"{path}: {error}", error.errors) from None
+        several = "\n" if len(error.errors) > 1 else " "
+        raise BadInput(f"{path}:{several}{error}", error.errors) from None
 
 
 def _settings(table: dict[str, Any]) -> Settings:
-    _must_be_known(table, Settings.__struct_fields__, "")
+    _must_be_known(table, TABLES, "")
     templates = _table(table.get("templates", {}), "templates")
     return Settings(
         templates={name: _template(name, given) for name, given in templates.items()},
         quotas=_quotas(_table(table.get("quotas", {}), "quotas")),
+        gateway=gateway_config.read(
+            _table(table.get("models", {}), "models"), _table(table.get("gateway", {}), "gateway"), os.environ
+        ),
     )
 
 

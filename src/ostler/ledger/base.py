@@ -6,10 +6,12 @@ from typing import Protocol
 import msgspec
 
 from ostler.domain.records import (
+    ArtifactRecord,
     AttemptRecord,
     Changes,
     FeedRecord,
     JobRecord,
+    ManifestRecord,
     ReceiptRecord,
     Snapshot,
     TaskRecord,
@@ -27,10 +29,12 @@ class JobView(msgspec.Struct):
 
 
 class Ledger(Protocol):
-    """Rows are keyed by id (jobs, tasks, workers, tokens), attempt, seq (feed) or key (receipts). A row written again
-    replaces the old one, except a job's: a second insert of a job's id or seq is an error, and so is progress of a job
-    that is not there. A task keeps its job and index, an attempt its task. A failed commit leaves everything as it was
-    and raises LedgerError. "Oldest first" is the order of first writing: the clock may have been set back."""
+    """Rows are keyed by id (jobs, tasks, workers, tokens), attempt, seq (feed), key (receipts) or id and task
+    (artifacts). A row written again replaces the old one, except a job's: a second insert of a job's id or seq is an
+    error, and so is a change of a job that is not there. A task keeps its job and index, an attempt its task. An
+    artifact that is both written and gone is gone, but never one that a succeeded task points to. A failed commit
+    leaves everything as it was and raises LedgerError. "Oldest first" is the order of first writing: the clock may have
+    been set back."""
 
     def load(self) -> Snapshot: ...
 
@@ -66,6 +70,29 @@ class Ledger(Protocol):
 
     def feed(self, *, after: int, subject: str = "", limit: int = 1000) -> list[FeedRecord]:
         """Oldest first: seq > after; of one subject where it is given."""
+        ...
+
+    def manifest(self) -> ManifestRecord | None: ...
+
+    def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
+        """Those that a manifest brought, oldest first; of one sweep, or in some states, where that is given."""
+        ...
+
+    def artifacts(
+        self,
+        *,
+        ids: Collection[str] = (),
+        job_id: str = "",
+        model: str = "",
+        user: str = "",
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[tuple[int, ArtifactRecord]]:
+        """Newest first, each with its number: number < before. An empty condition is none."""
+        ...
+
+    def wanted_artifacts(self) -> set[str]:
+        """Those that a succeeded task points to."""
         ...
 
     def receipt(self, key: str) -> ReceiptRecord | None: ...

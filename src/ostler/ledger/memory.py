@@ -9,17 +9,20 @@ import msgspec
 
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import (
+    ArtifactRecord,
     AttemptRecord,
     FeedRecord,
     JobProgress,
     JobRecord,
+    JobTerms,
+    ManifestRecord,
     ReceiptRecord,
     TaskRecord,
     TokenRecord,
     UsageRecord,
     WorkerRecord,
 )
-from ostler.domain.states import LIVE
+from ostler.domain.states import LIVE, SUCCEEDED
 from ostler.ledger.base import Changes, JobView, Snapshot
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -36,6 +39,9 @@ _MUTABLE: dict[type, list[str]] = {
         TokenRecord,
         UsageRecord,
         ReceiptRecord,
+        JobTerms,
+        ArtifactRecord,
+        ManifestRecord,
     )
 }
 """The fields of each kind of record that hold a list or a dict."""
@@ -54,14 +60,18 @@ class MemoryLedger:
         self._tokens: dict[str, TokenRecord] = {}
         self._receipts: dict[str, ReceiptRecord] = {}
         self._usage: dict[str, UsageRecord] = {}
+        self._artifacts: dict[tuple[str, str], tuple[int, ArtifactRecord]] = {}
+        self._manifest: ManifestRecord | None = None
 
     def commit(self, changes: Changes) -> None:
         self._refuse_contradictions(changes)
         for job in changes.new_jobs:
             self._jobs[job.id] = _own(job)
             self._job_seqs.add(job.seq)
+        for terms in changes.changed_terms:
+            self._change(terms)
         for progress in changes.progress:
-            self._advance(progress)
+            self._change(progress)
         self._tasks.update((task.id, _own(task)) for task in changes.tasks)
         self._attempts.update((attempt.attempt, _own(attempt)) for attempt in changes.attempts)
         self._workers.update((worker.id, _own(worker)) for worker in changes.workers)
@@ -69,6 +79,12 @@ class MemoryLedger:
         self._tokens.update((token.id, _own(token)) for token in changes.tokens)
         self._receipts.update((receipt.key, _own(receipt)) for receipt in changes.receipts)
         self._usage.update((used.user, _own(used)) for used in changes.usage)
+        for artifact in changes.artifacts:
+            self._keep_artifact(artifact)
+        if gone := set(changes.gone_artifacts) - (self.wanted_artifacts() if changes.gone_artifacts else set()):
+            self._artifacts = {key: kept for key, kept in self._artifacts.items() if key[0] not in gone}
+        for manifest in changes.manifest:
+            self._manifest = _own(manifest)
 
     def _refuse_contradictions(self, changes: Changes) -> None:
         """Before anything is changed: what can fail here fails whole."""
@@ -78,17 +94,27 @@ class MemoryLedger:
             raise LedgerError("a job id is there already")
         if len(seqs) < len(changes.new_jobs) or not seqs.isdisjoint(self._job_seqs):
             raise LedgerError("a job seq is there already")
-        if any(progress.id not in new and progress.id not in self._jobs for progress in changes.progress):
-            raise LedgerError("progress of a job that is not there")
+        changed: list[JobProgress | JobTerms] = [*changes.progress, *changes.changed_terms]
+        if any(one.id not in new and one.id not in self._jobs for one in changed):
+            raise LedgerError("a change of a job that is not there")
         if _moved(self._tasks, changes.tasks, lambda task: task.id, lambda task: (task.job_id, task.index)):
             raise LedgerError("a task changed its owner")
         if _moved(self._attempts, changes.attempts, lambda one: one.attempt, lambda one: (one.task_id, one.job_id)):
             raise LedgerError("an attempt changed its owner")
+        if any(manifest.id != 1 for manifest in changes.manifest):
+            raise LedgerError("a second manifest")
 
-    def _advance(self, progress: JobProgress) -> None:
-        job, mine = self._jobs[progress.id], _own(progress)
+    def _change(self, part: JobProgress | JobTerms) -> None:
+        job, mine = self._jobs[part.id], _own(part)
         for field in mine.__struct_fields__:
             setattr(job, field, getattr(mine, field))
+
+    def _keep_artifact(self, artifact: ArtifactRecord) -> None:
+        """In order of their numbers, because one that is written again keeps its place in a dict."""
+        key = (artifact.id, artifact.task_id)
+        last = next(reversed(self._artifacts.values()), None)
+        number, _ = self._artifacts.get(key) or (last[0] + 1 if last else 1, artifact)
+        self._artifacts[key] = (number, _own(artifact))
 
     def load(self) -> Snapshot:
         held = [attempt for attempt in self._attempts.values() if attempt.held]
@@ -108,6 +134,7 @@ class MemoryLedger:
             attempts=[_own(attempt) for attempt in held],
             workers=[_own(worker) for worker in sorted(self._workers.values(), key=lambda worker: worker.id)],
             tokens=[_own(token) for token in self._tokens.values() if token.revoked_at is None],
+            manifest=self._manifest and _own(self._manifest),
             usage=[_own(used) for used in sorted(self._usage.values(), key=lambda used: used.user)],
             last_job_seq=max(self._job_seqs, default=0),
             last_feed_seq=max(self._feed, default=0),
@@ -157,6 +184,41 @@ class MemoryLedger:
     def feed(self, *, after: int, subject: str = "", limit: int = 1000) -> list[FeedRecord]:
         found = [line for line in self._feed.values() if line.seq > after and (not subject or line.subject == subject)]
         return _page(sorted(found, key=_seq), limit)
+
+    def manifest(self) -> ManifestRecord | None:
+        return self._manifest and _own(self._manifest)
+
+    def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
+        found = [
+            job
+            for job in sorted(self._jobs.values(), key=_seq)
+            if job.origin and sweep in ("", job.sweep) and (not states or job.state in states)
+        ]
+        return [JobView(_own(job), self._single_task(job)) for job in found]
+
+    def artifacts(
+        self,
+        *,
+        ids: Collection[str] = (),
+        job_id: str = "",
+        model: str = "",
+        user: str = "",
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[tuple[int, ArtifactRecord]]:
+        found = (
+            (number, _own(one))
+            for number, one in reversed(self._artifacts.values())
+            if (not ids or one.id in ids)
+            and job_id in ("", one.job_id)
+            and model in ("", one.model)
+            and user in ("", one.user)
+            and (before is None or number < before)
+        )
+        return list(islice(found, max(limit, 0)))
+
+    def wanted_artifacts(self) -> set[str]:
+        return {task.artifact_id for task in self._tasks.values() if task.artifact_id and task.state == SUCCEEDED}
 
     def receipt(self, key: str) -> ReceiptRecord | None:
         receipt = self._receipts.get(key)

@@ -12,10 +12,13 @@ import msgspec
 
 from ostler.domain.job import Terms
 from ostler.domain.records import (
+    ArtifactRecord,
     AttemptRecord,
     FeedRecord,
     JobProgress,
     JobRecord,
+    JobTerms,
+    ManifestRecord,
     ReceiptRecord,
     TaskRecord,
     TokenRecord,
@@ -81,3 +84,6 @@ FEED = Shape(FeedRecord)
 TOKEN = Shape(TokenRecord)
 RECEIPT = Shape(ReceiptRecord)
 USAGE = Shape(UsageRecord)
+TERMS = Shape(JobTerms)
+ARTIFACT = Shape(ArtifactRecord)
+MANIFEST = Shape(ManifestRecord)

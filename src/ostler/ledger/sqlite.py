@@ -1,7 +1,7 @@
 """The ledger in one SQLite file: for a single hub, which is most fleets. Not for network filesystems."""
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from threading import Lock
@@ -10,7 +10,16 @@ from typing import Any, TypeVar
 import apsw
 
 from ostler.domain.errors import LedgerError
-from ostler.domain.records import AttemptRecord, FeedRecord, JobRecord, ReceiptRecord, TaskRecord, TokenRecord
+from ostler.domain.records import (
+    ArtifactRecord,
+    AttemptRecord,
+    FeedRecord,
+    JobRecord,
+    ManifestRecord,
+    ReceiptRecord,
+    TaskRecord,
+    TokenRecord,
+)
 from ostler.domain.states import LIVE, STATES
 from ostler.ledger import rows
 from ostler.ledger.base import Changes, JobView, Snapshot
@@ -23,14 +32,14 @@ def _insert(table: str, shape: rows.Shape[Any]) -> str:
     return f"INSERT INTO {table} ({', '.join(shape.columns)}) VALUES ({', '.join('?' * len(shape.columns))})"
 
 
-def _upsert(table: str, shape: rows.Shape[Any], key: str, fixed: Sequence[str] = ()) -> str:
+def _upsert(table: str, shape: rows.Shape[Any], *key: str, fixed: Sequence[str] = ()) -> str:
     """A row written again keeps its place, and the indexes on what is fixed in it are not touched.
 
     (REPLACE would write every index anew.) A row whose fixed part differs is not written: see _write.
     """
-    changed = ", ".join(f"{name} = excluded.{name}" for name in shape.columns if name not in (key, *fixed))
+    changed = ", ".join(f"{name} = excluded.{name}" for name in shape.columns if name not in (*key, *fixed))
     same = " AND ".join(f"{name} = excluded.{name}" for name in fixed) or "true"
-    return f"{_insert(table, shape)} ON CONFLICT ({key}) DO UPDATE SET {changed} WHERE {same}"
+    return f"{_insert(table, shape)} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changed} WHERE {same}"
 
 
 def _update(table: str, shape: rows.Shape[Any], key: str) -> str:
@@ -58,6 +67,9 @@ _UPSERT_WORKER = _upsert("workers", rows.WORKER, "id")
 _UPSERT_FEED = _upsert("feed", rows.FEED, "seq")
 _UPSERT_TOKEN = _upsert("tokens", rows.TOKEN, "id")
 _UPSERT_RECEIPT = _upsert("receipts", rows.RECEIPT, "key")
+_UPDATE_TERMS = _update("jobs", rows.TERMS, "id")
+_UPSERT_ARTIFACT = _upsert("artifacts", rows.ARTIFACT, "id", "task_id")
+_UPSERT_MANIFEST = _upsert("manifest", rows.MANIFEST, "id")
 _UPSERT_USAGE = _upsert("usage", rows.USAGE, "user")
 
 # Word for word the condition of the index tasks_live: only then can SQLite use it.
@@ -76,6 +88,8 @@ _LOAD_WORKERS = f"{_select(rows.WORKER, 'workers')} ORDER BY id"
 _LOAD_USAGE = f"{_select(rows.USAGE, 'usage')} ORDER BY user"
 _LOAD_TOKENS = f"{_select(rows.TOKEN, 'tokens')} WHERE revoked_at IS NULL ORDER BY n"
 
+_LOAD_MANIFEST = _select(rows.MANIFEST, "manifest")
+
 _ANY_OF = "IN (SELECT value FROM json_each(?))"
 _JOBS = f"{_select(rows.JOB, 'jobs')} WHERE id {_ANY_OF}"
 _SPECS = f"SELECT id, spec FROM jobs WHERE id {_ANY_OF}"
@@ -91,6 +105,17 @@ _MATCHING = "SELECT id FROM jobs WHERE id >= ? AND id < ? AND (? = '' OR user = 
 _NEWEST_NAMED = "SELECT id FROM jobs WHERE name = ? AND name <> '' AND (? = '' OR user = ?) ORDER BY seq DESC LIMIT 1"
 _FEED = f"{_select(rows.FEED, 'feed')} WHERE seq > ? ORDER BY seq LIMIT ?"
 _FEED_OF = f"{_select(rows.FEED, 'feed')} WHERE subject = ? AND seq > ? ORDER BY seq LIMIT ?"
+_OF_MANIFEST = f"""
+    SELECT {_columns(rows.JOB, "j.")}, {_columns(rows.TASK, "t.")}
+    FROM jobs j LEFT JOIN tasks t ON t.id = j.id AND j.size = 0
+    WHERE j.seq IN (SELECT seq FROM jobs WHERE origin <> '' AND {{}}) ORDER BY j.seq
+"""
+_ARTIFACTS = f"SELECT n, {_columns(rows.ARTIFACT)} FROM artifacts WHERE n < ? AND {{}} ORDER BY n DESC LIMIT ?"
+_WANTED_ARTIFACTS = "SELECT DISTINCT artifact_id FROM tasks WHERE artifact_id <> '' AND state = 'succeeded'"
+_DROP_ARTIFACTS = f"""
+    DELETE FROM artifacts WHERE id {_ANY_OF}
+    AND NOT EXISTS ({_WANTED_ARTIFACTS.replace("DISTINCT ", "")} AND artifact_id = artifacts.id)
+"""
 _RECEIPT = f"{_select(rows.RECEIPT, 'receipts')} WHERE key = ?"
 _TOKENS = f"{_select(rows.TOKEN, 'tokens')} ORDER BY n"
 
@@ -127,6 +152,8 @@ class SqliteLedger:
             for sql, shape, records in _statements(changes):
                 if records:
                     self._write(db, sql, shape, records)
+            if changes.gone_artifacts:
+                db.execute(_DROP_ARTIFACTS, (rows.text(changes.gone_artifacts),))
 
     @contextmanager
     def _transaction(self) -> Iterator[apsw.Connection]:
@@ -148,7 +175,7 @@ class SqliteLedger:
         # A statement that finds nothing to write is no error to SQLite; here it would be a change that got lost.
         if db.total_changes() - before != len(records):
             raise LedgerError(
-                f"the ledger {self._path}: progress of a job that is not there, or a task or an attempt that changed "
+                f"the ledger {self._path}: a change of a job that is not there, or a task or an attempt that changed "
                 "its owner. This is a fault of the hub: report it"
             )
 
@@ -163,6 +190,7 @@ class SqliteLedger:
                     attempts=[rows.ATTEMPT.record(row) for row in db.execute(_LOAD_ATTEMPTS)],
                     workers=[rows.WORKER.record(row) for row in db.execute(_LOAD_WORKERS)],
                     tokens=[rows.TOKEN.record(row) for row in db.execute(_LOAD_TOKENS)],
+                    manifest=next((rows.MANIFEST.record(row) for row in db.execute(_LOAD_MANIFEST)), None),
                     usage=[rows.USAGE.record(row) for row in db.execute(_LOAD_USAGE)],
                     last_job_seq=db.execute("SELECT coalesce(max(seq), 0) FROM jobs").get,
                     last_feed_seq=db.execute("SELECT coalesce(max(seq), 0) FROM feed").get,
@@ -205,6 +233,30 @@ class SqliteLedger:
             return self._all(rows.FEED.record, _FEED_OF, subject, after, max(limit, 0))
         return self._all(rows.FEED.record, _FEED, after, max(limit, 0))
 
+    def manifest(self) -> ManifestRecord | None:
+        return next(iter(self._all(rows.MANIFEST.record, _LOAD_MANIFEST)), None)
+
+    def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
+        chosen, values = _where({"sweep = ? AND sweep <> ''": sweep, f"state {_ANY_OF}": states})
+        return self._all(_view, _OF_MANIFEST.format(chosen), *values)
+
+    def artifacts(
+        self,
+        *,
+        ids: Collection[str] = (),
+        job_id: str = "",
+        model: str = "",
+        user: str = "",
+        before: int | None = None,
+        limit: int = 100,
+    ) -> list[tuple[int, ArtifactRecord]]:
+        below = _NO_BOUND if before is None else before
+        chosen, values = _where({f"id {_ANY_OF}": ids, "job_id = ?": job_id, "model = ?": model, "user = ?": user})
+        return self._all(_numbered_artifact, _ARTIFACTS.format(chosen), below, *values, max(limit, 0))
+
+    def wanted_artifacts(self) -> set[str]:
+        return set(self._all(_first, _WANTED_ARTIFACTS))
+
     def receipt(self, key: str) -> ReceiptRecord | None:
         return next(iter(self._all(rows.RECEIPT.record, _RECEIPT, key)), None)
 
@@ -226,6 +278,7 @@ class SqliteLedger:
 def _statements(changes: Changes) -> tuple[tuple[str, rows.Shape[Any], Sequence[Any]], ...]:
     return (
         (_INSERT_JOB, rows.JOB, changes.new_jobs),
+        (_UPDATE_TERMS, rows.TERMS, changes.changed_terms),
         (_UPDATE_JOB, rows.PROGRESS, changes.progress),
         (_UPSERT_TASK, rows.TASK, changes.tasks),
         (_UPSERT_ATTEMPT, rows.ATTEMPT, changes.attempts),
@@ -234,6 +287,8 @@ def _statements(changes: Changes) -> tuple[tuple[str, rows.Shape[Any], Sequence[
         (_UPSERT_TOKEN, rows.TOKEN, changes.tokens),
         (_UPSERT_RECEIPT, rows.RECEIPT, changes.receipts),
         (_UPSERT_USAGE, rows.USAGE, changes.usage),
+        (_UPSERT_ARTIFACT, rows.ARTIFACT, changes.artifacts),
+        (_UPSERT_MANIFEST, rows.MANIFEST, changes.manifest),
     )
 
 
@@ -257,9 +312,19 @@ def _page(states: Sequence[str], user: str, name: str, before: int, limit: int) 
     return sql, [value for _, values in branches for value in (*values, before, limit)]
 
 
+def _where(conditions: Mapping[str, str | Collection[str]]) -> tuple[str, list[str | Collection[str]]]:
+    """Those that have a value. The first is for an index; the plus signs keep SQLite from choosing another."""
+    chosen = {condition: value for condition, value in conditions.items() if value}
+    return " AND +".join(chosen) or "true", list(chosen.values())
+
+
 def _view(row: rows.Row) -> JobView:
     split = len(rows.JOB.columns)
     return JobView(rows.JOB.record(row[:split]), None if row[split] is None else rows.TASK.record(row[split:]))
+
+
+def _numbered_artifact(row: rows.Row) -> tuple[int, ArtifactRecord]:
+    return row[0], rows.ARTIFACT.record(row[1:])
 
 
 def _first(row: rows.Row) -> Any:

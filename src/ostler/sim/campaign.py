@@ -7,6 +7,8 @@ import sys
 import time
 from functools import partial
 
+import msgspec
+
 from ostler.core.check import InvariantBroken
 from ostler.core.match import never_offered
 from ostler.domain.errors import IllegalMove
@@ -63,13 +65,59 @@ def random_job(rng: random.Random, number: int) -> tuple[JobSpec, float]:
     return spec, rng.choice((0.1, 3.0, 30.0, 700.0, 1500.0))
 
 
-def run_seed(seed: int, *, machines: int = 6, jobs: int = 60, horizon_s: float = 3000.0, check_every: int = 1) -> World:
-    """One world from start to calm end; raises on the first violation."""
+def random_pullers(rng: random.Random, count: int) -> list[Capabilities]:
+    def puller() -> Capabilities:
+        gpus = rng.choice((0, 0, 1, 2))
+        return Capabilities(
+            gpu_backend="nvidia" if gpus else "cpu",
+            gpu_count=gpus,
+            vram_gb=24.0 * gpus,
+            cpu_count=rng.choice((2, 8)),
+            memory_gb=rng.choice((8.0, 32.0)),
+        )
+
+    return [puller() for _ in range(count)]
+
+
+def training_job(rng: random.Random, number: int) -> tuple[JobSpec, float]:
+    """As a manifest makes them: never twice at once, wherever there is a machine for it."""
+    prefers = rng.random() < 0.3
+    spec = JobSpec(
+        id=f"j{number}",
+        command=["train"],
+        user_id="manifest",
+        job_tier="training",
+        on_lost_contact="stop",
+        priority=rng.choice((0, 0, 5)),
+        gpu_count=rng.choice((0, 0, 1)) if not prefers else 0,
+        min_cpu_cores=rng.choice((1.0, 2.0)),
+        min_memory_gb=rng.choice((0.0, 4.0)),
+        allowed_hosts=rng.choice(([], [], ["p000", "p001"])),
+        prefer_cuda=prefers,
+        prefer_cuda_grace_seconds=rng.choice((30.0, 300.0)),
+        preemptible=rng.random() < 0.2,
+        max_retries=rng.choice((0, 2)),
+        max_attempts=rng.choice((0, 3, 10)),
+    )
+    return spec, rng.choice((3.0, 100.0, 650.0, 1500.0))
+
+
+def run_seed(
+    seed: int,
+    *,
+    machines: int = 6,
+    jobs: int = 60,
+    pullers: int = 0,
+    horizon_s: float = 3000.0,
+    check_every: int = 1,
+) -> World:
+    """One world from start to calm end; raises on the first violation. With pullers, half of the jobs are for them."""
     rng = random.Random(f"workload {seed}")
-    world = World(seed, random_machines(rng, machines), drawn(rng))
+    world = World(seed, random_machines(rng, machines), drawn(rng), random_pullers(rng, pullers))
     world.check_every = check_every
     for number in range(jobs):
-        spec, duration = random_job(rng, number)
+        kind = training_job if pullers and rng.random() < 0.5 else random_job
+        spec, duration = kind(rng, number)
         world.at(rng.uniform(0, horizon_s * 0.7), partial(world.submit, spec, duration))
         if rng.random() < 0.2:
             world.at(rng.uniform(0, horizon_s), partial(cancel_known, world, spec.id))
@@ -83,6 +131,9 @@ def run_seed(seed: int, *, machines: int = 6, jobs: int = 60, horizon_s: float =
         left = [line for line in world.unfinished() if can_run_somewhere(world, line.partition(":")[0])]
     if left:
         raise Violation(f"still not ended after {CALM_S / 3600:.0f} calm hours: {left[:5]}")
+    mistakes = world.account.mistakes(world.ledger)
+    if mistakes:
+        raise Violation(f"the ledger is not what happened: {mistakes[:5]}")
     return world
 
 
@@ -99,7 +150,9 @@ def can_run_somewhere(world: World, job_id: str) -> bool:
     if not all(can_run_somewhere(world, name) for name in record.blocked_on):
         return False
     request = record.request
-    able = sum(not never_offered(request, m.name, m.capabilities.offer()) for m in world.machines)
+    offers = [(machine.name, machine.capabilities.offer()) for machine in world.machines]
+    offers += [(one.name, msgspec.structs.replace(one.capabilities.offer(), claims=True)) for one in world.pullers]
+    able = sum(not never_offered(request, name, offer) for name, offer in offers)
     return able >= request.nodes
 
 
@@ -110,16 +163,18 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--start", type=int, default=0, help="the first of them")
     parser.add_argument("--machines", type=int, default=6)
     parser.add_argument("--jobs", type=int, default=60)
+    parser.add_argument("--pullers", type=int, default=3, help="machines that only claim")
     options = parser.parse_args(argv)
     seeds = [options.seed] if options.seed is not None else range(options.start, options.start + options.seeds)
     events, begun = 0, time.monotonic()
     for seed in seeds:
         try:
-            events += run_seed(seed, machines=options.machines, jobs=options.jobs).events
+            size = {"machines": options.machines, "jobs": options.jobs, "pullers": options.pullers}
+            events += run_seed(seed, **size).events
         except (Violation, InvariantBroken, IllegalMove, AssertionError) as error:
             print(f"seed {seed}: {type(error).__name__}: {error}")
-            size = f"--machines {options.machines} --jobs {options.jobs}"
-            print(f"repeat it with: python -m ostler.sim.campaign --seed {seed} {size}")
+            flags = " ".join(f"--{name} {value}" for name, value in size.items())
+            print(f"repeat it with: python -m ostler.sim.campaign --seed {seed} {flags}")
             if options.seed is not None:
                 raise
             return 1

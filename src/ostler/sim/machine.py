@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 10.0
 RECONNECT_S = 5.0
+SILENCE_S = 30.0
+"""Heartbeats are answered: a stream on which nothing was heard for this long is none any more."""
+STOPS_WITHIN_S = 10.0
+STOPS_EARLIER_S = 30.0
+"""What must never run twice at once is stopped this long before the hub's grace ends."""
 
 
 class Process(msgspec.Struct):
@@ -27,6 +32,8 @@ class Process(msgspec.Struct):
 class Machine:
     """Processes and kept results live here; `session` is 0 while the network side is down or cut off."""
 
+    stubborn = False
+
     def __init__(self, world: "World", name: str, capabilities: Capabilities, slots: int) -> None:
         self.world = world
         self.name = name
@@ -36,10 +43,15 @@ class Machine:
         self.results: dict[str, TaskEnded] = {}
         self.session = 0
         self.boots = 0
+        self._connected_at = 0.0
+        self._heard_at = 0.0
+        self._contact = 0.0
+        """When it last sent something that the hub is known to have heard."""
 
     def connect(self) -> None:
         self.session = self.world.new_session(self)
         self.boots += 1
+        self._connected_at = self._heard_at = self.world.now
         self._send(
             WorkerRegistered(
                 worker_id=self.name,
@@ -65,6 +77,9 @@ class Machine:
     def beat(self, session: int) -> None:
         if session != self.session:
             return
+        if self.world.in_order and self.world.now >= self._heard_at + SILENCE_S:
+            self.disconnected()
+            return
         self._tell()
         for result in list(self.results.values()):
             self._send(msgspec.structs.replace(result, session=session))
@@ -87,7 +102,11 @@ class Machine:
     def hear(self, effect: Effect, session: int) -> None:
         if session != self.session:
             return
+        self._heard_at = self.world.now
+        self._contact = max(self._contact, self._connected_at)
         match effect:
+            case Acknowledge(of="heartbeat", sent_at=float(sent_at)):
+                self._contact = max(self._contact, sent_at)
             case AssignTask():
                 self._start(effect)
             case CancelTask():
@@ -125,6 +144,20 @@ class Machine:
             TaskAccepted(worker_id=self.name, session=self.session, task_id=effect.task_id, attempt=effect.attempt)
         )
         self.world.at(process.ends_at, lambda: self._exit(process))
+        self._watch(process)
+
+    def _watch(self, process: Process) -> None:
+        """What must never run twice at once is stopped here before the hub lets it run elsewhere."""
+        grace_s = self.world.alone_for(process.task_id)
+        if not grace_s or self.processes.get(process.attempt) is not process or process.stopping:
+            return
+        over_at = self._contact + grace_s - STOPS_EARLIER_S
+        if over_at > self.world.now:
+            self.world.at(over_at, lambda: self._watch(process))
+            return
+        process.stopping = True
+        delay = self.world.rng.uniform(0, STOPS_WITHIN_S)
+        self.world.after(delay, lambda: self._end_stopped(process, "returned", "worker"))
 
     def _exit(self, process: Process) -> None:
         if self.processes.get(process.attempt) is process and not process.stopping:
@@ -133,17 +166,24 @@ class Machine:
 
     def _stop(self, effect: CancelTask) -> None:
         process = self.processes.get(effect.attempt)
-        if process is not None and not process.stopping:
+        if process is None:
+            if effect.attempt not in self.results:
+                self._end(
+                    effect.task_id, effect.attempt, "cancelled", None
+                )  # the hub counts room for it until it hears that
+        elif not process.stopping:
             process.stopping = True
             delay = self.world.rng.uniform(0.0, effect.grace_s)
             self.world.after(delay, lambda: self._end_stopped(process))
 
-    def _end_stopped(self, process: Process) -> None:
+    def _end_stopped(self, process: Process, state: str = "cancelled", fault: str = "") -> None:
         if self.processes.get(process.attempt) is process:
-            self._end(process.task_id, process.attempt, "cancelled", 143)
+            self._end(process.task_id, process.attempt, state, 143, fault)
 
     def _end(self, task_id: str, attempt: str, state: str, exit_code: int | None, fault: str = "") -> None:
-        self.processes.pop(attempt, None)
+        process = self.processes.pop(attempt, None)
+        if process is not None:
+            self.world.exited(process, state)
         result = TaskEnded(
             worker_id=self.name,
             session=self.session,

@@ -4,53 +4,76 @@ import hashlib
 import os
 import re
 import tempfile
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import BinaryIO
 
 from ostler.domain.errors import BadInput, NotFound, TooLarge
+from ostler.store.streaming import drained, in_thread, pump
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_BLOB_BYTES = 4 * 1024**3
 
 
-class BlobStore:
-    def __init__(self, folder: Path) -> None:
+class Objects:
+    """Files by their sha256, spread over folders."""
+
+    def __init__(self, folder: Path, called: str) -> None:
         self._folder = folder
-        self._arriving = folder / ".arriving"
-        self._arriving.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for left_over in self._arriving.iterdir():
-            left_over.unlink(missing_ok=True)
+        self._called = called
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def path(self, sha256: str) -> Path:
-        """Where the blob is; NotFound where it is not."""
-        path = self._place(sha256)
+        """Where it is; NotFound where it is not."""
+        path = self.place(sha256)
         if not path.exists():
-            raise NotFound(f"there is no blob {sha256}")
+            raise NotFound(f"there is no {self._called} {sha256}")
         return path
 
     def has(self, sha256: str) -> bool:
-        """Also of what is no name of a blob at all."""
-        return _SHA256.fullmatch(sha256) is not None and self._place(sha256).exists()
+        """Also of what is no name of one at all."""
+        return _SHA256.fullmatch(sha256) is not None and self.place(sha256).exists()
 
-    def _place(self, sha256: str) -> Path:
+    def place(self, sha256: str) -> Path:
+        """Where it belongs."""
         if _SHA256.fullmatch(sha256) is None:
-            raise BadInput("a blob is named by its sha256: 64 lower-case hexadecimal digits")
+            raise BadInput(f"a {self._called} is named by its sha256: 64 lower-case hexadecimal digits")
         return self._folder / sha256[:2] / sha256
+
+
+class BlobStore(Objects):
+    def __init__(self, folder: Path, max_bytes: int = MAX_BLOB_BYTES) -> None:
+        super().__init__(folder, "blob")
+        self._max_bytes = max_bytes
+        self._arriving = folder / ".arriving"
+        self._arriving.mkdir(exist_ok=True, mode=0o700)
+        for left_over in self._arriving.iterdir():
+            left_over.unlink(missing_ok=True)
+
+    def remove(self, sha256: str) -> None:
+        """Whether it is there or not."""
+        if self.has(sha256):
+            self.place(sha256).unlink(missing_ok=True)
+
+    def prune(self, keep: Collection[str], older_than_s: float) -> None:
+        """Remove what nobody named, a while after it was brought."""
+        limit = time.time() - older_than_s
+        for path in self._folder.glob("[0-9a-f][0-9a-f]/*"):
+            if path.name not in keep and path.stat().st_mtime < limit:
+                path.unlink(missing_ok=True)
 
     async def put(self, sha256: str, chunks: AsyncIterator[bytes]) -> bool:
         """True: new; False: it was there already. Nothing is kept of bytes that are not what their name says."""
-        place = self._place(sha256)
+        place = self.place(sha256)
         if place.exists():
-            async for _ in chunks:
-                pass
+            await drained(chunks)
             return False
         descriptor, temporary = tempfile.mkstemp(dir=self._arriving)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                found = await _receive(chunks, file)
-                file.flush()
-                os.fsync(file.fileno())
+                found = await _receive(chunks, file, self._max_bytes)
+                await in_thread(None, _settle, file)
             if found != sha256:
                 raise BadInput(
                     f"the bytes hash to {found}, not to {sha256}; nothing was kept", [("body", "hash differs")]
@@ -63,12 +86,25 @@ class BlobStore:
         return True
 
 
-async def _receive(chunks: AsyncIterator[bytes], file: BinaryIO) -> str:
+async def _receive(chunks: AsyncIterator[bytes], file: BinaryIO, max_bytes: int) -> str:
     digest, size = hashlib.sha256(), 0
-    async for chunk in chunks:
-        size += len(chunk)
-        if size > MAX_BLOB_BYTES:
-            raise TooLarge(f"a blob may have {MAX_BLOB_BYTES} bytes")
-        digest.update(chunk)
-        file.write(chunk)
+
+    def keep(piece: list[bytes]) -> None:
+        for chunk in piece:
+            digest.update(chunk)
+            file.write(chunk)
+
+    async def write(piece: list[bytes]) -> None:
+        nonlocal size
+        size += sum(map(len, piece))
+        if size > max_bytes:
+            raise TooLarge(f"a blob may have {max_bytes} bytes")
+        await in_thread(None, keep, piece)
+
+    await pump(chunks, write)
     return digest.hexdigest()
+
+
+def _settle(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -4,6 +4,7 @@ A frame is one JSON object {"type", "payload", "error"}, or an array of them whe
 Unknown fields are ignored, so that either side may be newer.
 """
 
+import math
 from typing import Annotated, Any
 
 import msgspec
@@ -14,6 +15,8 @@ MAX_FRAME_BYTES = 1024 * 1024
 CLOSE_TOO_LARGE = 1009
 CLOSE_REGISTER_AGAIN = 4000
 CLOSE_TAKEN_OVER = 4001
+MAX_METRICS = 64
+MAX_METRIC_NAME = 128
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**32)]
@@ -66,12 +69,19 @@ class JobResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     artifact_id: str = ""
     result: str = ""
     """A function's value, base64."""
+    result_id: str = ""
+    """The same as a blob, where it is too large for a message."""
+    metrics: dict[str, float] = {}
+    """The last value of each number that the task told about itself."""
+    checkpoint_id: str = ""
 
 
 class ServiceHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
     task_id: str
     healthy: bool
     message: str = ""
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
+    """Where it listens on its machine."""
 
 
 class MetricsRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -105,6 +115,9 @@ class JobAssign(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Of a gang's member; `peers` are all of them, in order of rank."""
     peers: list[Peer] = []
     master_port: int = 0
+    checkpoint: str = ""
+    """The blob to begin from, and the worker that brought it: that one has the files already."""
+    checkpoint_by: str = ""
 
 
 class PrewarmHint(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -262,6 +275,12 @@ class Frame(msgspec.Struct):
 _envelopes = msgspec.json.Decoder(_Envelope | list[_Envelope])
 _payloads = {name: msgspec.json.Decoder(kind) for name, kind in TYPES.items()}
 _encode = msgspec.json.Encoder().encode
+
+
+def told_metrics(given: dict[str, float]) -> dict[str, float]:
+    """As many as are worth keeping; what is no number cannot be compared."""
+    finite = [(name, value) for name, value in given.items() if math.isfinite(value) and len(name) <= MAX_METRIC_NAME]
+    return dict(finite[:MAX_METRICS])
 
 
 def decode(data: str | bytes, allowed: frozenset[str]) -> list[Frame | MalformedFrame]:

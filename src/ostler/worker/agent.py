@@ -22,8 +22,9 @@ from ostler.wire.messages import (
 )
 from ostler.worker.api import HubApi
 from ostler.worker.blobs import Blobs
-from ostler.worker.checkpoints import Checkpoints
-from ostler.worker.core import State, step
+from ostler.worker.carrying import Carrier
+from ostler.worker.checkpoints import Checkpoints, remove
+from ostler.worker.core import step
 from ostler.worker.credentials import Credentials
 from ostler.worker.events import (
     Acknowledged,
@@ -61,12 +62,16 @@ from ostler.worker.relay import Relays
 from ostler.worker.services import Services
 from ostler.worker.snapshots import Snapshots
 from ostler.worker.starting import Starts
+from ostler.worker.state import State
+from ostler.worker.uploads import Traffic
 
 BLOBS, CHECKPOINTS, SNAPSHOTS = "blobs", "checkpoints", "snapshots"
 ACCEPT_WITHIN_S = 0.005
 """An acceptance may wait this long for the end of a short task: together they cost the hub one commit, not two."""
 LAST_WORDS_S = 10.0
 """How long a drained worker waits for its last acknowledgements; its results are on the disk for the next start."""
+IMPATIENT = 3
+"""So many signals, and nothing is waited for."""
 
 _log = logging.getLogger("ostler.worker")
 
@@ -86,10 +91,14 @@ class Agent:
         self._credentials = credentials
         self._place = place
         self._logs = Logs(api, runtime.folder, self._runs, self._knows)
-        self._outcomes = Outcomes(api, self._logs, runtime.folder)
+        self._traffic = Traffic()
+        self._checkpoints = Checkpoints(place.folder / CHECKPOINTS)
+        self._carrier = Carrier(
+            api, self._checkpoints, state.worker_id, runs=self._runs, tell=self.post, traffic=self._traffic
+        )
+        self._outcomes = Outcomes(api, self._logs, runtime.folder, self._carrier, self._traffic)
         self._blobs = Blobs(api, place.folder / BLOBS)
         self._snapshots = Snapshots(api, place.folder / SNAPSHOTS, place.snapshot_bytes, self._tell_snapshots)
-        self._checkpoints = Checkpoints(place.folder / CHECKPOINTS)
         self._services = Services(self._runs, self.post)
         self._gpus = gpus or Gpus(Blind())
         self._relays = Relays(api, self._port_of)
@@ -99,6 +108,7 @@ class Agent:
             blobs=self._blobs,
             snapshots=self._snapshots,
             checkpoints=self._checkpoints,
+            carrier=self._carrier,
             services=self._services,
             gpus=self._gpus,
             capabilities=lambda: state.capabilities,
@@ -164,7 +174,7 @@ class Agent:
             self.post(DrainAsked())
             self._later(self._place.drain_s, lambda: self.post(DrainEnded()))
         else:
-            self.post(DrainEnded(grace_s=10.0 if self._signals == 2 else 0.0))
+            self.post(DrainEnded(grace_s=10.0 if self._signals < IMPATIENT else 0.0))
 
     def _assigned(self, message: JobAssign) -> None:
         try:
@@ -210,8 +220,10 @@ class Agent:
         facts = [read_facts(self._runtime.folder(one.attempt)) for one in held]
         for one, its in zip(held, facts, strict=True):
             self._starts.took_back(one.attempt, its)
+            self._carrier.begun(one.attempt, one.task_id)
         self._tell_snapshots(self._snapshots.ids())
         self.post(TookBack(list(zip(held, facts, strict=True))))
+        self._carrier.start()
         await self._work()
 
     async def run(self) -> None:
@@ -240,6 +252,7 @@ class Agent:
             errand.cancel()
         await asyncio.gather(*errands, return_exceptions=True)
         await self._starts.close()
+        await self._carrier.close()
         await self._relays.close()
         await self._services.close()
         await self._snapshots.close()
@@ -270,7 +283,15 @@ class Agent:
             self._leave()
         elif not self._last_words:
             self._last_words = True
-            self._later(LAST_WORDS_S, self._leave)
+            self._traffic.has_moved()  # from now on
+            self._later(LAST_WORDS_S, self._leave_unless_busy)
+
+    def _leave_unless_busy(self) -> None:
+        """What moves towards the hub may be the work of days; whoever cannot wait for it says so by a signal."""
+        if self._traffic.has_moved() and self._signals < IMPATIENT:
+            self._later(LAST_WORDS_S, self._leave_unless_busy)
+        else:
+            self._leave()
 
     def _leave(self) -> None:
         self._left = True
@@ -335,12 +356,20 @@ class Agent:
         self.post(DevicesReleased(attempt=effect.attempt, usages=usages))
 
     async def _forget(self, effect: ForgetTask) -> None:
+        self._outcomes.forget(effect.attempt)
+        self._carrier.forget(effect.attempt)
         await self._runtime.forget(effect.attempt)
         self._logs.forget(effect.attempt)
         if self._starts.is_to_clear(effect.attempt):
             self._errand(self._starts.clear(effect.attempt))
         if is_task_id(effect.task_id) and all(hold.task_id != effect.task_id for hold in self._state.held.values()):
-            self._checkpoints.close(effect.task_id)
+            left = self._checkpoints.close(effect.task_id, done=effect.done)
+            if left:
+                self._errand(asyncio.to_thread(remove, left))
+
+    def tasks(self) -> set[str]:
+        """All that this worker answers for, and whose files are needed."""
+        return {task.task_id for task in self._state.account()}
 
     def _errand(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

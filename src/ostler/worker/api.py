@@ -1,10 +1,11 @@
-"""The hub's HTTP as a worker uses it: logs and blobs go there. Everything small goes over the socket."""
+"""The hub's HTTP as a worker uses it: logs, blobs and outputs go there. Everything small goes over the socket."""
 
 import asyncio
 import hashlib
 import json
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import IO
 
 import aiohttp
 import msgspec
@@ -12,11 +13,27 @@ import msgspec
 from ostler.worker.credentials import Credentials
 
 UPLOADS_AT_ONCE = 8
+FILES_AT_ONCE = 4
 REQUEST_S = 60.0
 SILENT_S = 30.0
 CONNECT_S = 10.0
+STORED_S = 300.0
+"""A hub that has been sent a large file may have to wait for its disk before it answers."""
+PIECE = 256 * 1024
+SNAPSHOT_BLOBS, CHECKPOINT_BLOBS = "/v1/snapshots", "/v1/checkpoints"
+"""Where blobs are: those that clients bring and functions leave, and those that tasks go on from."""
 MAX_RELAYED_BYTES = 4 * 1024 * 1024
 """In one frame of a relay."""
+
+
+SMALL = aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=CONNECT_S, sock_read=SILENT_S)
+Answer = tuple[int, Mapping[str, str], bytes]
+"""Status, headers, body."""
+Moved = Callable[[int], None]
+
+
+def _nobody(_: int) -> None:
+    pass
 
 
 class Unreachable(Exception):
@@ -25,6 +42,8 @@ class Unreachable(Exception):
 
 class Declined(Exception):
     """The hub answered that it will not have this, now or later."""
+
+    status = 0
 
 
 class Missing(Declined):
@@ -38,12 +57,20 @@ class LogSize(msgspec.Struct):
     taken: bool = True
 
 
+class Stored(msgspec.Struct):
+    """How much of an upload the hub has, and whether that is all of it."""
+
+    size: int
+    whole: bool = False
+
+
 class HubApi:
     def __init__(self, session: aiohttp.ClientSession, hub: str, credentials: Credentials) -> None:
         self._session = session
         self._hub = hub
         self._credentials = credentials
         self._room = asyncio.Semaphore(UPLOADS_AT_ONCE)
+        self._file_room = asyncio.Semaphore(FILES_AT_ONCE)
 
     async def post_log(
         self, task_id: str, attempt: str, offset: int, data: bytes, *, final: bool = False, gap: int = 0
@@ -55,26 +82,41 @@ class HubApi:
         if gap:
             params["gap"] = str(gap)
         async with self._room:
-            status, body = await self._request("POST", f"/v1/tasks/{task_id}/logs", params=params, data=data)
+            status, _, body = await self._request("POST", f"/v1/tasks/{task_id}/logs", params=params, data=data)
         if status == 409:
             return LogSize(_size(body), taken=False)
         _check(status, body)
         return LogSize(_size(body))
 
-    async def put_blob(self, sha256: str, path: Path) -> None:
-        async with self._room:
-            with path.open("rb") as file:
-                status, body = await self._request("PUT", f"/v1/snapshots/{sha256}", data=file, total_s=None)
+    async def put_blob(self, sha256: str, path: Path, at: str = SNAPSHOT_BLOBS, moved: Moved = _nobody) -> None:
+        """`moved` hears of every piece that has left."""
+        status, _, body = await self._put_file(f"{at}/{sha256}", path, moved)
         _check(status, body)
 
-    async def get_blob(self, sha256: str, target: Path, max_bytes: int = 1 << 62) -> None:
+    async def model_stored(self, sha256: str) -> Stored:
+        """How much the hub has of these outputs."""
+        status, headers, body = await self._request("HEAD", f"/v1/model/{sha256}")
+        if status == 404:
+            return Stored(0)
+        _check(status, body)
+        return Stored(_offset(headers), whole=headers.get("Ostler-Complete") == "1")
+
+    async def put_model(self, sha256: str, path: Path, start: int, moved: Moved = _nobody) -> Stored:
+        """Bring the rest of these outputs. If the hub has another number of bytes by now, that is the answer."""
+        status, headers, body = await self._put_file(f"/v1/model/{sha256}", path, moved, start)
+        if status in (202, 409) and "Upload-Offset" in headers:
+            return Stored(_offset(headers))
+        _check(status, body)
+        return Stored(os.stat(path).st_size, whole=True)
+
+    async def get_blob(self, sha256: str, target: Path, max_bytes: int = 1 << 62, at: str = SNAPSHOT_BLOBS) -> None:
         """Fetch a blob to this file; it is there only once it is whole and its hash is right."""
         part = target.with_name(f".{target.name}.part")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
         digest = hashlib.sha256()
         try:
             async with self._session.get(
-                f"{self._hub}/v1/snapshots/{sha256}", headers=self._credentials.headers(), timeout=timeout
+                f"{self._hub}{at}/{sha256}", headers=self._credentials.headers(), timeout=timeout
             ) as answer:
                 if answer.status != 200:
                     _check(answer.status, await answer.read())
@@ -109,24 +151,56 @@ class HubApi:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
 
+    async def _put_file(self, path: str, file: Path, moved: Moved, start: int = 0) -> Answer:
+        """From `start` on. Takes as long as it takes, but no piece of it may take long."""
+        size = os.stat(file).st_size
+        headers = {"Content-Length": str(size - start)}
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=STORED_S)
+        clock = asyncio.get_running_loop().time
+
+        async def pieces() -> AsyncIterator[bytes]:
+            with file.open("rb") as source:
+                source.seek(start)
+                while piece := await asyncio.to_thread(source.read, PIECE):
+                    yield piece
+                    moved(len(piece))
+                    limit.reschedule(clock() + SILENT_S)
+            limit.reschedule(None)
+
+        async with self._file_room:
+            try:
+                async with asyncio.timeout(CONNECT_S + SILENT_S) as limit:
+                    return await self._request("PUT", path, data=pieces(), headers=headers, timeout=timeout)
+            except TimeoutError:
+                raise Unreachable("the hub took nothing for too long") from None
+
     async def _request(
         self,
         method: str,
         path: str,
         *,
-        data: bytes | IO[bytes],
+        data: bytes | AsyncIterator[bytes] | None = None,
         params: dict[str, str] | None = None,
-        total_s: float | None = REQUEST_S,
-    ) -> tuple[int, bytes]:
-        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_S, sock_read=SILENT_S)
-        headers = {**self._credentials.headers(), "Content-Type": "application/octet-stream"}
+        headers: Mapping[str, str] | None = None,
+        timeout: aiohttp.ClientTimeout = SMALL,
+    ) -> Answer:
+        every = {**self._credentials.headers(), "Content-Type": "application/octet-stream", **(headers or {})}
         try:
             async with self._session.request(
-                method, self._hub + path, params=params, data=data, headers=headers, timeout=timeout
+                method, self._hub + path, params=params, data=data, headers=every, timeout=timeout
             ) as answer:
-                return answer.status, await answer.read()
+                return answer.status, answer.headers, await answer.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
+
+
+def _offset(headers: Mapping[str, str]) -> int:
+    try:
+        return max(0, int(headers["Upload-Offset"]))
+    except (KeyError, ValueError):
+        raise Declined("the hub does not say how much of the upload it has") from None
 
 
 def _check(status: int, body: bytes) -> None:
@@ -134,8 +208,9 @@ def _check(status: int, body: bytes) -> None:
         return
     if status >= 500 or status in (408, 429):
         raise Unreachable(f"the hub answered {status}")
-    text = f"the hub answered {status}: {_detail(body)}"
-    raise Missing(text) if status == 404 else Declined(text)
+    refusal = (Missing if status == 404 else Declined)(f"the hub answered {status}: {_detail(body)}")
+    refusal.status = status
+    raise refusal
 
 
 def _detail(body: bytes) -> str:

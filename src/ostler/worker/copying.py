@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 
-from ostler.worker.unpack import Stopped
+from ostler.archive.unpack import Stopped
 
 _FICLONE = 0x40049409
 _CANNOT = {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}

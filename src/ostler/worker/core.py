@@ -1,26 +1,19 @@
 """The worker's decisions: one event, one step, and the effects it calls for. No I/O, no clock, no asyncio.
 
-An attempt is in exactly one of three places: `held` (it runs, or is about to), `endings` (its processes are gone, its
-log and value are on their way to the hub) or `results` (kept, and sent again, until the hub has acknowledged it).
+An attempt is in exactly one of three places: `held` (it runs, or is about to), `endings` (its processes are gone, what
+it left is on its way to the hub) or `results` (kept, and sent again, until the hub has acknowledged it).
 """
 
-from datetime import UTC, datetime
-
-import msgspec
-
 from ostler.domain import states
-from ostler.domain.worker import ActiveTask, Capabilities, Slots
 from ostler.runtime.base import Ended
 from ostler.wire.messages import Heartbeat, JobAccepted, JobResult, Protocol, ReadyForWork, Register, ServiceHealth
-from ostler.worker import devices
-from ostler.worker.devices import Outside, Quarantine
+from ostler.worker import devices, endings
 from ostler.worker.events import (
     Acknowledged,
     Assigned,
-    AwaitRelease,
     BeatDue,
     CancelAsked,
-    CollectOutcome,
+    CheckpointBrought,
     Connected,
     ConnectionLost,
     DevicesReleased,
@@ -29,7 +22,6 @@ from ostler.worker.events import (
     DrainEnded,
     Effect,
     Event,
-    ForgetTask,
     HubHeard,
     Launched,
     LaunchFailed,
@@ -46,95 +38,11 @@ from ostler.worker.events import (
     TookBack,
     WatchService,
 )
-from ostler.worker.health import Pulse
-from ostler.worker.orders import Facts, Order
+from ostler.worker.orders import Order
+from ostler.worker.state import Hold, State, rfc3339
 from ostler.worker.verdict import BY_BUDGET, BY_CANCEL, BY_DRAIN, BY_LIVENESS, RETURNED, outcome
 
 GRACE_S = 10.0
-COLLECT_TRIES = 5
-
-
-class Hold(msgspec.Struct, kw_only=True):
-    """One attempt that runs here."""
-
-    task_id: str
-    attempt: str
-    facts: Facts
-    started_at: float
-    cancelled: str | None = None
-    """The hub asked for its end, for this reason."""
-    pulse: Pulse = msgspec.field(default_factory=Pulse)
-    """Of a service."""
-    given_up: bool = False
-    """A service that is being stopped because it no longer lives."""
-
-
-class Ending(msgspec.Struct, kw_only=True):
-    result: JobResult
-    call: bool = False
-    collecting: bool = False
-    collected: bool = False
-    tries: int = 0
-    baseline_mib: dict[int, int] = {}
-    """Of devices that are not known to be clean again: until then the result, which frees them, is held back."""
-
-
-class Kept(msgspec.Struct):
-    result: JobResult
-    fresh: bool = True
-    """Sent since the last heartbeat: its acknowledgement may well be on the way."""
-
-
-class State(msgspec.Struct, kw_only=True):
-    worker_id: str
-    boot_id: str
-    capabilities: Capabilities
-    batch_slots: int
-    service_slots: int
-    connected: bool = False
-    draining: bool = False
-    held: dict[str, Hold] = {}
-    endings: dict[str, Ending] = {}
-    results: dict[str, Kept] = {}
-    snapshots: list[str] = []
-    outside: dict[int, Outside] = {}
-    quarantine: dict[int, Quarantine] = {}
-
-    @property
-    def is_quiet(self) -> bool:
-        """Nothing runs here, and the hub has every result."""
-        return not self.held and not self.endings and not self.results
-
-    def offered(self) -> Capabilities:
-        """What the machine has, and what this worker knows about it beside."""
-        return msgspec.structs.replace(
-            self.capabilities,
-            snapshots=self.snapshots,
-            devices=devices.offered(self.capabilities, self.outside, self.quarantine),
-        )
-
-    def slots(self) -> Slots:
-        services = sum(hold.facts.pool == "service" for hold in self.held.values())
-        return Slots(
-            batch_total=self.batch_slots,
-            batch_in_use=len(self.held) - services,
-            service_total=self.service_slots,
-            service_in_use=services,
-        )
-
-    def account(self) -> list[ActiveTask]:
-        """All that this worker answers for; the hub compares it with what it believes."""
-        running = [
-            ActiveTask(task_id=hold.task_id, attempt=hold.attempt, started_at=rfc3339(hold.started_at))
-            for hold in self.held.values()
-        ]
-        return running + [
-            ActiveTask(task_id=result.task_id, attempt=result.attempt, state=result.state) for result in self.ended()
-        ]
-
-    def ended(self) -> list[JobResult]:
-        """Every result that the hub has not acknowledged."""
-        return [one.result for one in self.endings.values()] + [one.result for one in self.results.values()]
 
 
 def step(state: State, event: Event, now: float) -> list[Effect]:
@@ -145,15 +53,19 @@ def step(state: State, event: Event, now: float) -> list[Effect]:
         case ProcessEnded():
             return _process_ended(state, event.end)
         case OutcomeCollected():
-            return _collected(state, event)
+            return endings.collected(state, event)
         case Acknowledged():
-            return _acknowledged(state, event)
+            return endings.acknowledged(state, event)
         case HubHeard():
             return [RenewLeases(age_s=event.age_s)] if state.held else []
         case CancelAsked():
             return _cancel(state, event)
         case ServiceProbed():
             return _probed(state, event)
+        case CheckpointBrought():
+            if event.attempt in state.held:
+                state.held[event.attempt].checkpoint = event.checkpoint
+            return []
         case Launched() | DevicesReleased() | DevicesSeen():
             return _about_devices(state, event, now)
         case BeatDue():
@@ -205,7 +117,7 @@ def _took_back(state: State, event: TookBack) -> list[Effect]:
             if facts.port:
                 effects.append(WatchService(attempt=held.attempt, facts=facts))
         else:
-            effects += _begin_ending(state, outcome(held.ended), facts)
+            effects += endings.begin(state, outcome(held.ended), facts)
     return effects
 
 
@@ -228,7 +140,7 @@ def _connected(state: State, now: float) -> list[Effect]:
         effects.append(Send(ReadyForWork(worker_id=state.worker_id, slots=state.slots(), reason="registered")))
     for ending in state.endings.values():
         if not ending.collecting and not ending.collected:
-            effects.append(_collect(ending))
+            effects.append(endings.collect(ending))
     return effects + [health for hold in state.held.values() for health in _health(state, hold)]
 
 
@@ -269,18 +181,18 @@ def _assigned(state: State, order: Order, now: float) -> list[Effect]:
         return []
     if state.draining:
         error = "the worker is shutting down"
-        return _keep(state, _result(order, RETURNED, error=error, fault="drain"))
+        return endings.keep(state, _result(order, RETURNED, error=error, fault="drain"))
     quarantined = next((index for index in order.facts.devices if index in state.quarantine), None)
     if quarantined is not None:
         error = f"GPU {quarantined} is not to be used: {state.quarantine[quarantined].text}"
-        return _keep(state, _result(order, RETURNED, error=error))
+        return endings.keep(state, _result(order, RETURNED, error=error))
     holder = _holder_of(state, order)
     if holder is not None:
         # The hub could not know of that process. Run side by side they would spoil each other's work.
         error = f"a GPU of it is still held here by {holder.task_id}, attempt {holder.attempt}"
-        return _keep(state, _result(order, RETURNED, error=error))
+        return endings.keep(state, _result(order, RETURNED, error=error))
     state.held[order.attempt] = Hold(task_id=order.task_id, attempt=order.attempt, facts=order.facts, started_at=now)
-    return [LaunchTask(order), *_send(state, JobAccepted(task_id=order.task_id, attempt=order.attempt))]
+    return [LaunchTask(order), *endings.send(state, JobAccepted(task_id=order.task_id, attempt=order.attempt))]
 
 
 def _holder_of(state: State, order: Order) -> Hold | None:
@@ -310,12 +222,17 @@ def _probed(state: State, event: ServiceProbed) -> list[Effect]:
 def _health(state: State, hold: Hold) -> list[Effect]:
     if hold.pulse.healthy is None:
         return []
-    return _send(state, ServiceHealth(task_id=hold.task_id, healthy=hold.pulse.healthy, message=hold.pulse.message))
+    return endings.send(
+        state,
+        ServiceHealth(
+            task_id=hold.task_id, healthy=hold.pulse.healthy, message=hold.pulse.message, port=hold.facts.port
+        ),
+    )
 
 
 def _misassigned(state: State, event: Misassigned) -> list[Effect]:
     result = JobResult(task_id=event.task_id, attempt=event.attempt, state=states.FAILED, error=event.error)
-    return _keep(state, result)
+    return endings.keep(state, result)
 
 
 def _cancel(state: State, event: CancelAsked) -> list[Effect]:
@@ -328,7 +245,7 @@ def _cancel(state: State, event: CancelAsked) -> list[Effect]:
         return []
     # Nothing of it is here, and the hub counts room for it until it hears that.
     gone = JobResult(task_id=event.task_id, attempt=event.attempt, state=states.CANCELLED, error="not on this worker")
-    return _keep(state, gone)
+    return endings.keep(state, gone)
 
 
 def _of_task(state: State, task_id: str) -> Hold | None:
@@ -350,7 +267,7 @@ def _launch_failed(state: State, event: LaunchFailed) -> list[Effect]:
         state_told, error, fault = states.CANCELLED, hold.cancelled, ""
     elif event.by_task:
         state_told, fault = states.FAILED, ""
-    return _keep(
+    return endings.keep(
         state, JobResult(task_id=hold.task_id, attempt=hold.attempt, state=state_told, error=error, fault=fault)
     )
 
@@ -359,53 +276,7 @@ def _process_ended(state: State, end: Ended) -> list[Effect]:
     hold = state.held.pop(end.attempt, None)
     if hold is None:
         return []
-    return _begin_ending(state, outcome(end, hold.cancelled), hold.facts)
-
-
-def _begin_ending(state: State, result: JobResult, facts: Facts) -> list[Effect]:
-    ending = Ending(result=result, call=facts.call and not result.result, baseline_mib=facts.baseline_mib)
-    state.endings[result.attempt] = ending
-    effects: list[Effect] = []
-    if facts.baseline_mib:
-        effects.append(AwaitRelease(task_id=result.task_id, attempt=result.attempt, baseline_mib=facts.baseline_mib))
-    # Without a hub there is nobody to collect for: that waits for the next registration.
-    return [*effects, _collect(ending)] if state.connected else effects
-
-
-def _collect(ending: Ending) -> Effect:
-    ending.collecting = True
-    return CollectOutcome(
-        task_id=ending.result.task_id, attempt=ending.result.attempt, call=ending.call, after_s=float(ending.tries)
-    )
-
-
-def _collected(state: State, event: OutcomeCollected) -> list[Effect]:
-    ending = state.endings.get(event.attempt)
-    if ending is None:
-        return []
-    ending.collecting = False
-    if event.unreachable:
-        if not state.connected:
-            return []
-        ending.tries += 1
-        if ending.tries < COLLECT_TRIES:
-            return [_collect(ending)]
-    ending.collected = True
-    result = ending.result
-    result.result, result.artifact_id = event.result or result.result, event.artifact_id
-    error = event.error or ("its value could not be brought to the hub" if event.unreachable and ending.call else "")
-    if error and result.state == states.SUCCEEDED:
-        result.state, result.error = states.FAILED, error
-    elif event.said and result.state == states.FAILED:
-        result.error = event.said
-    return _keep_when_done(state, ending)
-
-
-def _keep_when_done(state: State, ending: Ending) -> list[Effect]:
-    if not ending.collected or ending.baseline_mib:
-        return []
-    del state.endings[ending.result.attempt]
-    return _keep(state, ending.result)
+    return endings.begin(state, outcome(end, hold.cancelled), hold.facts, hold.checkpoint)
 
 
 # GPUs: a task's are free when it has left them as they were
@@ -446,37 +317,12 @@ def _released(state: State, event: DevicesReleased, now: float) -> list[Effect]:
     ending.baseline_mib = {}
     state.quarantine |= left
     # The hub must know before it hears that the device is free.
-    return [*(_say_hello(state, now) if left else []), *_keep_when_done(state, ending)]
-
-
-def _acknowledged(state: State, event: Acknowledged) -> list[Effect]:
-    kept = state.results.pop(_key(event.task_id, event.attempt), None)
-    if kept is None:
-        return []
-    return [ForgetTask(task_id=kept.result.task_id, attempt=kept.result.attempt)] if kept.result.attempt else []
+    return [*(_say_hello(state, now) if left else []), *endings.keep_when_done(state, ending)]
 
 
 def _stop_for_drain(holds: list[Hold], grace_s: float) -> list[Effect]:
     return [StopTask(attempt=hold.attempt, reason=BY_DRAIN[0], grace_s=grace_s) for hold in holds]
 
 
-def _keep(state: State, result: JobResult) -> list[Effect]:
-    state.results[_key(result.task_id, result.attempt)] = Kept(result)
-    return _send(state, result)
-
-
-def _key(task_id: str, attempt: str) -> str:
-    """A space is in no attempt's name: the task of an answer without an attempt is mistaken for none."""
-    return attempt or f"task {task_id}"
-
-
-def _send(state: State, message: JobAccepted | JobResult | ServiceHealth) -> list[Effect]:
-    return [Send(message)] if state.connected else []
-
-
 def _result(order: Order, state: str, *, error: str, fault: str = "") -> JobResult:
     return JobResult(task_id=order.task_id, attempt=order.attempt, state=state, error=error, fault=fault)
-
-
-def rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z") if seconds else ""

@@ -87,18 +87,24 @@ def offered(
     capabilities: Capabilities, outside: Mapping[int, Outside], quarantine: Mapping[int, Quarantine]
 ) -> list[DeviceInfo]:
     """The devices of the offer, with all this said about them."""
-    if not outside and not quarantine:
-        return capabilities.devices
     nobody = Outside(0, "")
     return [
-        msgspec.structs.replace(
-            device,
-            outside_gb=outside.get(device.index, nobody).mib / 1024,
-            outside=outside.get(device.index, nobody).text,
-            quarantine=quarantine[device.index].text if device.index in quarantine else "",
-        )
+        _told(device, outside.get(device.index, nobody), quarantine.get(device.index))
         for device in capabilities.devices
     ]
+
+
+def _told(device: DeviceInfo, outside: Outside, quarantine: Quarantine | None) -> DeviceInfo:
+    """What our own tasks hold counts as free: the hub knows of it, and would take it off a second time."""
+    outside_gb = outside.mib / 1024
+    ours_gb = device.vram_gb if device.vram_free_gb is None else device.vram_free_gb
+    return msgspec.structs.replace(
+        device,
+        vram_free_gb=max(0.0, ours_gb - outside_gb) if device.vram_gb else None,
+        outside_gb=outside_gb,
+        outside=outside.text,
+        quarantine=quarantine.text if quarantine else "",
+    )
 
 
 def _own_mib(usage: DeviceUsage, attempt: str) -> int:

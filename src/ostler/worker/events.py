@@ -8,6 +8,9 @@ from ostler.runtime.probe.usage import DeviceUsage
 from ostler.wire.messages import Message
 from ostler.worker.orders import Facts, Order
 
+OUTPUTS, VALUE = "outputs", "value"
+"""What a success may be lacking."""
+
 
 class TookBack(msgspec.Struct):
     """At the start: what an earlier process of this worker left, running or ended."""
@@ -90,17 +93,34 @@ class ProcessEnded(msgspec.Struct):
 
 
 class OutcomeCollected(msgspec.Struct, kw_only=True):
-    """The log is with the hub as far as it goes, and here is the function's value."""
+    """What the attempt has left is with the hub, as far as it goes; and this is what it told."""
 
     attempt: str
     result: str = ""
+    """A function's value, or the blob of one that is too large for a message."""
+    result_id: str = ""
     artifact_id: str = ""
+    checkpoint_id: str = ""
+    metrics: dict[str, float] = {}
+    last_line: str = ""
+    """Of its log."""
     error: str = ""
-    """Why the value cannot be handed over at all."""
+    """Why its value or its outputs cannot be handed over at all."""
     said: str = ""
     """What went wrong beside the command itself: its prolog, or its epilog."""
     unreachable: bool = False
     """The hub could not be reached: something is missing that a later try may bring."""
+    lacking: str = ""
+    """Of that, what the hub must have before it hears of a success."""
+    progressed: bool = False
+    """The hub has more of it than before this try."""
+
+
+class CheckpointBrought(msgspec.Struct, kw_only=True):
+    """The hub has this blob of the checkpoint of an attempt that runs."""
+
+    attempt: str
+    checkpoint: str
 
 
 class ServiceProbed(msgspec.Struct, kw_only=True):
@@ -150,6 +170,7 @@ Event = (
     | DevicesReleased
     | DevicesSeen
     | OutcomeCollected
+    | CheckpointBrought
     | ServiceProbed
     | BeatDue
     | OfferChanged
@@ -185,11 +206,16 @@ class StopTask(msgspec.Struct, kw_only=True):
 
 
 class CollectOutcome(msgspec.Struct, kw_only=True):
-    """Bring the log and the function's value to the hub; answered by OutcomeCollected."""
+    """Bring to the hub what the attempt has left; answered by OutcomeCollected."""
 
     task_id: str
     attempt: str
     call: bool = False
+    """A function's value is looked for."""
+    succeeded: bool = True
+    """Then its outputs are packed; if not, the next attempt may begin from its checkpoint."""
+    outputs: tuple[str, ...] = ()
+    """Paths in its working directory that are outputs, too."""
     after_s: float = 0.0
 
 
@@ -204,6 +230,8 @@ class ForgetTask(msgspec.Struct, kw_only=True):
 
     task_id: str
     attempt: str
+    done: bool = False
+    """No later attempt will need the task's checkpoint."""
 
 
 class Send(msgspec.Struct):

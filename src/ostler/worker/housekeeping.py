@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 import time
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ostler.runtime.process import ProcessRuntime
@@ -18,20 +19,21 @@ KEEP_S = {BLOBS: 24 * 3600.0, CHECKPOINTS: 7 * 24 * 3600.0}
 _log = logging.getLogger("ostler.worker")
 
 
-async def keep_house(runtime: ProcessRuntime, folder: Path) -> None:
+async def keep_house(runtime: ProcessRuntime, folder: Path, in_use: Callable[[], Collection[str]]) -> None:
+    """`in_use` are names that stay, however old."""
     while True:
         await asyncio.sleep(EVERY_S)
         try:
             await runtime.prune(keep_bytes=KEEP_LOGS_BYTES, keep_age_s=KEEP_LOGS_S)
             for name, keep_s in KEEP_S.items():
-                await asyncio.to_thread(remove_older, folder / name, time.time() - keep_s)
+                await asyncio.to_thread(remove_older, folder / name, time.time() - keep_s, in_use())
         except OSError as error:
             _log.warning("could not clean up: %s", error)
 
 
-def remove_older(folder: Path, than: float) -> None:
+def remove_older(folder: Path, than: float, in_use: Collection[str] = ()) -> None:
     for path in folder.iterdir():
-        if _newest(path) >= than:
+        if path.name in in_use or _newest(path) >= than:
             continue
         if path.is_dir():
             shutil.rmtree(path, ignore_errors=True)

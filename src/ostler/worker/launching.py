@@ -1,6 +1,7 @@
 """From an order to the process that carries it out."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,6 +26,7 @@ ERROR_VARIABLE = "OSTLER_ERROR"
 FUNCTION = [PYTHON, "-m", "ostler.task.call"]
 FRESH = "ostler.fresh"
 """The key in a spec's metadata by which a function asks for an interpreter of its own."""
+_FOLDER = re.compile(r"\$OSTLER_(OUT|CHECKPOINT)(?![A-Za-z0-9_])")
 
 _decode_facts = msgspec.json.Decoder(Facts).decode
 
@@ -65,13 +67,13 @@ def make_launch(
         files[FACTS_FILE] = msgspec.json.encode(facts)
     folders = Folders(f"{home}/{OUT}", checkpoint, call, f"{home}/{RESULT}" if facts.call else "")
     env = task_environment(place.environment, order, capabilities, folders, place.hub, facts.port)
-    argv = _filled(order.spec.command, python, facts.port)
+    argv = _filled(order.spec.command, python, facts.port, folders)
     if order.spec.prolog or order.spec.epilog:
         env[ERROR_VARIABLE] = f"{home}/{ERROR_FILE}"
         steps = {
-            "prolog": _filled(order.spec.prolog, python, facts.port),
+            "prolog": _filled(order.spec.prolog, python, facts.port, folders),
             "command": argv,
-            "epilog": _filled(order.spec.epilog, python, facts.port),
+            "epilog": _filled(order.spec.epilog, python, facts.port, folders),
         }
         argv = [python, "-m", "ostler.task.steps", msgspec.json.encode(steps).decode()]
     return Launch(
@@ -101,14 +103,19 @@ def _warm_key(order: Order, env: Mapping[str, str]) -> str:
     return hashlib.sha256(repr((order.spec.user_id, lasting)).encode()).hexdigest()
 
 
-def _filled(argv: list[str], python: str, port: int) -> list[str]:
+def _filled(argv: list[str], python: str, port: int, folders: Folders) -> list[str]:
     """An argv of the spec, with what only this worker knows put in."""
     if not argv:
         return []
     program, *arguments = argv
     if port:
         arguments = [argument.replace(PORT, str(port)) for argument in arguments]
+    arguments = [_placed(argument, folders) if "$OSTLER_" in argument else argument for argument in arguments]
     return [python if program == PYTHON else program, *arguments]
+
+
+def _placed(argument: str, folders: Folders) -> str:
+    return _FOLDER.sub(lambda found: folders.out if found[1] == "OUT" else folders.checkpoint, argument)
 
 
 def read_facts(folder: Path) -> Facts:

@@ -24,13 +24,13 @@ from ostler.worker import environment, offer
 from ostler.worker.agent import Agent
 from ostler.worker.api import HubApi
 from ostler.worker.connection import Connection, TakenOver
-from ostler.worker.core import State
 from ostler.worker.credentials import Credentials
 from ostler.worker.events import OfferChanged
 from ostler.worker.gpus import Blind, Gpus, Probe
 from ostler.worker.housekeeping import keep_house
 from ostler.worker.launching import Place
 from ostler.worker.snapshots import DEFAULT_BYTES
+from ostler.worker.state import State
 
 FAILED, WRONG_USAGE, NOT_ALLOWED = 1, 2, 4
 LOCK = "worker.lock"
@@ -61,7 +61,7 @@ class WorkerOptions:
 
 
 def run(options: WorkerOptions) -> int:
-    """Be a worker until told to leave. The exit code: 0 drained, 1 failed, 2 wrong usage, 4 not allowed."""
+    """Be a worker until told to leave. Exit code: 0 drained, 1 failed, 2 wrong usage, 4 not allowed (any more)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         folder = _folder(options)
@@ -77,8 +77,8 @@ def _exit_code(error: Exception) -> int:
     match error:
         case BadInput():
             return WRONG_USAGE
-        case NotAllowed() | NotAuthenticated():
-            return NOT_ALLOWED
+        case NotAllowed() | NotAuthenticated() | TakenOver():
+            return NOT_ALLOWED  # nothing that starting it again would change
     return FAILED
 
 
@@ -153,7 +153,8 @@ async def _work(options: WorkerOptions, folder: Path) -> None:
         agent.speak_through(connection.send)
         await agent.open()
         watch = offer.watch(source, found.capabilities, lambda changed: agent.post(OfferChanged(changed)))
-        await _live(agent, runtime, connection.run(), watch, agent.watch_gpus(), keep_house(runtime, folder))
+        house = keep_house(runtime, folder, agent.tasks)
+        await _live(agent, runtime, connection.run(), watch, agent.watch_gpus(), house)
 
 
 async def _live(agent: Agent, runtime: ProcessRuntime, *beside: Coroutine[Any, Any, None]) -> None:

@@ -22,6 +22,10 @@ class Source(msgspec.Struct, kw_only=True):
     def look(self) -> Detection:
         found = Detection(capabilities=load_offer(self.file)) if self.file else detect(folder=self.folder)
         found.capabilities.labels = {**found.capabilities.labels, **self.labels}
+        if self.file is None:
+            # Our own tasks are part of what the driver sees in use, and it is old by the time that they have ended.
+            for device in found.capabilities.devices:
+                device.vram_free_gb = None
         return found
 
 

@@ -4,12 +4,12 @@ import re
 
 import msgspec
 
-from ostler.domain.job import STOP_ALONE_GRACE_S, TIER_GRACE_S
+from ostler.domain.job import CALL, STOP_ALONE_GRACE_S, TIER_GRACE_S
 from ostler.runtime.attempts import is_attempt_name
 from ostler.wire.messages import JobAssign, Peer
 
-CALL = "ostler.call"
-"""The key in a spec's metadata under which a function's payload is found."""
+PORT = "ostler.port"
+"""The key in a spec's metadata under which a service says that it must have this port."""
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}(\.[0-9]{1,9})?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -43,6 +43,7 @@ class TaskSpec(msgspec.Struct, kw_only=True):
     epilog: list[str] = []
     env: dict[str, str] = {}
     metadata: dict[str, object] = {}
+    outputs: list[str] = []
     health_check: Checks | None = None
     snapshot_id: str = ""
     user_id: str = ""
@@ -73,6 +74,8 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The devices are held alone, not shared."""
     call: bool = False
     """It leaves a function's value behind."""
+    outputs: tuple[str, ...] = ()
+    """Paths in its working directory that are packed with its outputs."""
     checks: Checks | None = None
     """Of a service."""
     port: int = 0
@@ -106,6 +109,15 @@ class Order(msgspec.Struct, kw_only=True):
     remaining_s: float = 0.0
     index: int | None = None
     gang: Gang | None = None
+    checkpoint: str = ""
+    """The blob to begin from, and the worker that brought it to the hub."""
+    checkpoint_by: str = ""
+
+    @property
+    def wanted_port(self) -> int:
+        """Where a model's server listens, if it cannot be told where to."""
+        port = self.spec.metadata.get(PORT, 0)
+        return port if isinstance(port, int) and 0 < port < 65_536 else 0
 
     @property
     def job_id(self) -> str:
@@ -128,13 +140,16 @@ def understand(message: JobAssign) -> Order:
         raise NotUnderstood("the spec has no command")
     if spec.snapshot_id and not is_sha256(spec.snapshot_id):
         raise NotUnderstood(f"{spec.snapshot_id[:80]!r} cannot be the id of a snapshot: it is no sha256")
-    service = spec.type == "service"
+    if message.checkpoint and not is_sha256(message.checkpoint):
+        raise NotUnderstood(f"{message.checkpoint[:80]!r} cannot be the id of a checkpoint: it is no sha256")
+    service = spec.type in ("service", "model")
     facts = Facts(
-        pool=spec.slot_pool or spec.type,
+        pool=spec.slot_pool or ("service" if service else "batch"),
         service=service,
         devices=tuple(message.devices),
         whole=spec.gpu_count > 0,
         call=payload is not None,
+        outputs=tuple(spec.outputs),
         checks=spec.health_check if service else None,
         snapshot=spec.snapshot_id,
     )
@@ -147,6 +162,8 @@ def understand(message: JobAssign) -> Order:
         remaining_s=message.remaining_time / 1e9,
         index=message.index,
         gang=_gang(message),
+        checkpoint=message.checkpoint,
+        checkpoint_by=message.checkpoint_by,
     )
 
 

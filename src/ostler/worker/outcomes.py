@@ -1,4 +1,4 @@
-"""What an ended task leaves for the hub beside its exit code: its log, and the value of a function."""
+"""What an ended task leaves for the hub beside its exit code: its log, its value, its outputs or its checkpoint."""
 
 import asyncio
 import base64
@@ -6,59 +6,98 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
+from ostler.pull import Unpackable
+from ostler.runtime.attempts import OUT
 from ostler.worker.api import Declined, HubApi, Unreachable
-from ostler.worker.events import CollectOutcome, OutcomeCollected
+from ostler.worker.carrying import Carrier
+from ostler.worker.events import OUTPUTS, VALUE, CollectOutcome, OutcomeCollected
 from ostler.worker.logs import Logs
+from ostler.worker.outputs import is_empty, pack_outputs
+from ostler.worker.stoppable import in_thread
+from ostler.worker.told import is_short, read_told
+from ostler.worker.uploads import Traffic, Upload, bring
 
 RESULT = "result.pkl"
 ERROR_FILE = "error.txt"
 """What a prolog or an epilog had to say."""
+PACKED = "outputs.tar"
+PACKED_AT_ONCE = 2
+"""There are few threads, and those that read for the uploads must not wait for long."""
 MAX_INLINE_BYTES = 48 * 1024
 """64 KiB in base64: what a job_result may carry."""
 
 
 class Outcomes:
-    def __init__(self, api: HubApi, logs: Logs, folder: Callable[[str], Path]) -> None:
+    def __init__(
+        self, api: HubApi, logs: Logs, folder: Callable[[str], Path], carrier: Carrier, traffic: Traffic
+    ) -> None:
         self._api = api
         self._logs = logs
         self._folder = folder
+        self._carrier = carrier
+        self._traffic = traffic
+        self._packing = asyncio.Semaphore(PACKED_AT_ONCE)
+        self._uploads: dict[str, Upload] = {}
+        """Outputs that are packed, by attempt, until the hub has acknowledged its result."""
 
     def at_once(self, wanted: CollectOutcome) -> OutcomeCollected | None:
         """The outcome, where no request is needed for it: nearly every short task."""
-        if not self._logs.is_empty(wanted.attempt):
+        attempt = wanted.attempt
+        if wanted.outputs or not self._logs.is_empty(attempt) or not is_empty(f"{self._folder(attempt)}/{OUT}"):
             return None
-        if not wanted.call:
-            return OutcomeCollected(attempt=wanted.attempt)
-        size = self._size(wanted.attempt)
+        if not wanted.succeeded and not self._carrier.has_nothing(attempt):
+            return None
+        found = OutcomeCollected(attempt=attempt)
+        size = self._size(attempt) if wanted.call else 0
         if size > MAX_INLINE_BYTES:
             return None
-        found = OutcomeCollected(attempt=wanted.attempt)
         self._take_inline(found, size)
         return found
 
     async def collect(self, wanted: CollectOutcome) -> OutcomeCollected:
-        """The log first, so that whoever hears of the end finds it there; then the value."""
+        """The log first, so that whoever hears of the end finds it there; then all the rest."""
         await asyncio.sleep(wanted.after_s)
+        folder = self._folder(wanted.attempt)
         logged = await self._logs.finish(wanted.task_id, wanted.attempt)
-        found = OutcomeCollected(attempt=wanted.attempt, unreachable=not logged, said=self._said(wanted.attempt))
-        if not wanted.call or not (size := self._size(wanted.attempt)):
-            return found
-        if size <= MAX_INLINE_BYTES:
-            self._take_inline(found, size)
-            return found
-        try:
-            found.artifact_id = await self._upload(wanted.attempt)
-        except Unreachable:
-            found.unreachable = True
-        except (Declined, OSError) as refusal:
-            found.error = f"the function's value of {size} bytes was not taken: {refusal}"
+        # To begin a thread costs as much as all the rest of a task that printed a line.
+        told = read_told(folder) if is_short(folder) else await asyncio.to_thread(read_told, folder)
+        found = OutcomeCollected(
+            attempt=wanted.attempt,
+            metrics=told.metrics,
+            last_line=told.last_line,
+            said=_said(folder),
+            unreachable=not logged,
+        )
+        if wanted.call:
+            await self._bring_value(found)
+        if not wanted.succeeded:
+            await self._bring_checkpoint(found)
+        elif not found.error and not found.lacking:
+            await self._bring_outputs(found, wanted.outputs)
         return found
 
-    def _said(self, attempt: str) -> str:
+    def forget(self, attempt: str) -> None:
+        """Its result is with the hub."""
+        upload = self._uploads.pop(attempt, None)
+        if upload is not None:
+            upload.path.unlink(missing_ok=True)
+
+    # A function's value
+
+    async def _bring_value(self, found: OutcomeCollected) -> None:
+        size = self._size(found.attempt)
+        if size <= MAX_INLINE_BYTES:
+            self._take_inline(found, size)
+            return
+        path = self._folder(found.attempt) / RESULT
         try:
-            return (self._folder(attempt) / ERROR_FILE).read_text(errors="replace")[:1000]
-        except OSError:
-            return ""
+            sha256 = await asyncio.to_thread(_sha256, path)
+            await self._api.put_blob(sha256, path, moved=self._traffic.moved)
+            found.result_id = sha256
+        except Unreachable:
+            found.unreachable, found.lacking = True, VALUE
+        except (Declined, OSError) as refusal:
+            found.error = f"the function's value of {size} bytes was not taken: {refusal}"
 
     def _take_inline(self, found: OutcomeCollected, size: int) -> None:
         if not size:
@@ -70,17 +109,57 @@ class Outcomes:
         else:
             found.result = base64.b64encode(data).decode("ascii")
 
-    async def _upload(self, attempt: str) -> str:
-        path = self._folder(attempt) / RESULT
-        sha256 = await asyncio.to_thread(_sha256, path)
-        await self._api.put_blob(sha256, path)
-        return sha256
-
     def _size(self, attempt: str) -> int:
         try:
             return (self._folder(attempt) / RESULT).stat().st_size
         except OSError:
             return 0
+
+    # Outputs, and what takes their place where there are none
+
+    async def _bring_outputs(self, found: OutcomeCollected, outputs: tuple[str, ...]) -> None:
+        try:
+            upload = self._uploads.get(found.attempt) or await self._pack(found.attempt, outputs)
+        except (Unpackable, OSError) as error:
+            found.error = f"its outputs were not packed: {error}"
+            return
+        if upload is None:
+            return
+        before = upload.have
+        try:
+            await bring(self._api, upload, self._traffic)
+            found.artifact_id = upload.sha256
+        except Unreachable:
+            found.unreachable, found.lacking, found.progressed = True, OUTPUTS, upload.have > before
+        except (Declined, OSError) as refusal:
+            found.error = f"its outputs of {upload.size} bytes were not taken: {refusal}"
+
+    async def _pack(self, attempt: str, outputs: tuple[str, ...]) -> Upload | None:
+        folder = self._folder(attempt)
+        if not outputs and is_empty(f"{folder}/{OUT}"):
+            return None
+        target = folder / PACKED
+        async with self._packing:
+            with self._traffic.packing():
+                sha256 = await in_thread(lambda stop: pack_outputs(folder, outputs, target, stop))
+        if not sha256:
+            return None
+        upload = Upload(path=target, sha256=sha256, size=target.stat().st_size)
+        self._uploads[attempt] = upload
+        return upload
+
+    async def _bring_checkpoint(self, found: OutcomeCollected) -> None:
+        try:
+            found.checkpoint_id = await self._carrier.last(found.attempt)
+        except Unreachable:
+            found.unreachable = True
+
+
+def _said(folder: Path) -> str:
+    try:
+        return (folder / ERROR_FILE).read_text(errors="replace")[:1000]
+    except OSError:
+        return ""
 
 
 def _sha256(path: Path) -> str:

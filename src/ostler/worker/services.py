@@ -40,10 +40,13 @@ class Services:
         self._services: dict[str, _Service] = {}
         self._session: aiohttp.ClientSession | None = None
 
-    def allot(self, attempt: str) -> int:
-        """A port that nothing uses and no other service here was given."""
+    def allot(self, attempt: str, wanted: int = 0) -> int:
+        """A port that nothing uses and no other service here was given; or the one that is wanted, if it is such."""
         self._drop_ended()
-        port = free_port({one.port for one in self._services.values()})
+        taken = {one.port for one in self._services.values()}
+        if wanted and (wanted in taken or not _is_free(wanted)):
+            raise NoPort(f"port {wanted} is taken on this machine")
+        port = wanted or free_port(taken)
         self._services[attempt] = _Service(port)
         return port
 

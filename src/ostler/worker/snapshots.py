@@ -17,10 +17,11 @@ from pathlib import Path
 
 import msgspec
 
+from ostler.archive.unpack import BadArchive, Limits, unpack
 from ostler.worker.api import Declined, HubApi, Missing, Unreachable
 from ostler.worker.copying import copy_tree
 from ostler.worker.orders import is_sha256
-from ostler.worker.unpack import BadArchive, Limits, Stopped, unpack
+from ostler.worker.stoppable import in_thread
 
 TRIES = 3
 FIRST_PAUSE_S = 0.5
@@ -69,7 +70,8 @@ class Snapshots:
         self._busy[sha256] += 1
         try:
             await self._have(sha256)
-            await _copy(self._folder / sha256, target)
+            source = self._folder / sha256
+            await in_thread(lambda stop: copy_tree(os.fspath(source), os.fspath(target), stop))
         finally:
             self._busy[sha256] -= 1
             if not self._busy[sha256]:
@@ -154,19 +156,6 @@ class Snapshots:
         self._changed(self.ids())
         for aside in removed:
             await asyncio.to_thread(shutil.rmtree, aside, ignore_errors=True)
-
-
-async def _copy(source: Path, target: Path) -> None:
-    """When this ends, for whatever reason, nobody writes to the target any more."""
-    stop = threading.Event()
-    copying = asyncio.ensure_future(asyncio.to_thread(copy_tree, os.fspath(source), os.fspath(target), stop))
-    try:
-        await asyncio.shield(copying)
-    except asyncio.CancelledError:
-        stop.set()
-        with contextlib.suppress(Stopped, OSError):
-            await copying
-        raise
 
 
 def _open(folder: Path) -> Index:

@@ -8,11 +8,13 @@ from collections.abc import Callable
 
 import msgspec
 
+from ostler.archive.unpack import BadArchive
 from ostler.domain.worker import Capabilities
 from ostler.runtime.attempts import WORK
 from ostler.runtime.base import Runtime
 from ostler.worker.api import Declined, Missing
 from ostler.worker.blobs import Blobs
+from ostler.worker.carrying import Carrier
 from ostler.worker.checkpoints import Checkpoints
 from ostler.worker.events import Launched, LaunchFailed
 from ostler.worker.gpus import Gpus
@@ -20,7 +22,6 @@ from ostler.worker.launching import Place, make_launch
 from ostler.worker.orders import Facts, Order
 from ostler.worker.services import Services
 from ostler.worker.snapshots import Snapshots
-from ostler.worker.unpack import BadArchive
 
 _log = logging.getLogger("ostler.worker")
 
@@ -38,6 +39,7 @@ class Starts:
         blobs: Blobs,
         snapshots: Snapshots,
         checkpoints: Checkpoints,
+        carrier: Carrier,
         services: Services,
         gpus: Gpus,
         capabilities: Callable[[], Capabilities],
@@ -48,6 +50,7 @@ class Starts:
         self._blobs = blobs
         self._snapshots = snapshots
         self._checkpoints = checkpoints
+        self._carrier = carrier
         self._services = services
         self._gpus = gpus
         self._capabilities = capabilities
@@ -96,7 +99,7 @@ class Starts:
     def _needs_nothing(self, order: Order) -> bool:
         blob = order.payload.blob if order.payload is not None else ""
         is_here = not order.facts.snapshot and (not blob or self._blobs.has(blob))
-        return is_here and not self._is_measured(order)
+        return is_here and not self._carrier.is_elsewhere(order) and not self._is_measured(order)
 
     def _is_measured(self, order: Order) -> bool:
         """Whether its devices are looked at before it starts, so as to see afterwards what it has left there."""
@@ -112,7 +115,7 @@ class Starts:
             # From here on it is the runtime that stops it.
             self._preparing.pop(attempt, None)
             if facts.service:
-                facts = msgspec.structs.replace(facts, port=self._services.allot(attempt))
+                facts = msgspec.structs.replace(facts, port=self._services.allot(attempt, order.wanted_port))
             await self._launch(order, facts)
             if facts is not order.facts:
                 self._tell(Launched(attempt=attempt, facts=facts))
@@ -133,6 +136,8 @@ class Starts:
                 raise CannotStart(f"the function could not be fetched: {refusal}") from None
         if order.facts.snapshot:
             await self._copy_snapshot(order.attempt, order.facts.snapshot)
+        if self._carrier.is_elsewhere(order):
+            await self._carrier.fetch(order)
         if not self._is_measured(order):
             return order.facts
         return msgspec.structs.replace(order.facts, baseline_mib=await self._gpus.baseline(order.facts.devices))
@@ -165,6 +170,7 @@ class Starts:
                 python=sys.executable,
             )
         )
+        self._carrier.begun(order.attempt, order.task_id, order.checkpoint)
         if facts.port:
             self._services.watch(order.attempt, facts.port, facts.checks)
 

@@ -54,6 +54,12 @@ def _verdict(end: Ended, cancelled: str | None) -> tuple[str, str, str]:
     return states.FAILED, end.error or exit_text(end.exit_code), ""
 
 
+def with_last_line(result: JobResult, line: str) -> str:
+    """An exit code that says nothing more by itself is told with what the task said last."""
+    plain = f"exit code {result.exit_code}"
+    return f"{plain}: {line}" if line and result.error == plain else result.error
+
+
 def exit_text(exit_code: int) -> str:
     """128 + n stands for signal n, from the runtime as from a shell."""
     try:

@@ -13,9 +13,13 @@ from ostler.cli.render.words import (
     clean,
     command_line,
     counts_line,
+    error_of,
     exit_code_words,
+    figure,
+    handle,
     moment,
     needs,
+    settings,
     short_ids,
     since,
     span,
@@ -86,7 +90,8 @@ def _headline(job: Document, now: float | None) -> Text:
 def _job_facts(job: Document, spec: Document, now: float | None) -> Iterator[tuple[str, Any]]:
     yield "id", job["id"]
     # The exit code has a line of its own, with the signal's name.
-    yield "reason", "" if str(job.get("reason")).startswith("exit code") else job.get("reason")
+    yield "reason", "" if error_of(job).startswith("exit code") else error_of(job)
+    yield from _training_facts(job, spec.get("training") or {})
     yield "command", _what_runs(spec)
     yield "needs", needs(spec).strip("–")
     yield "prefers", ", ".join(spec.get("prefer_labels") or [])
@@ -100,7 +105,26 @@ def _job_facts(job: Document, spec: Document, now: float | None) -> Iterator[tup
     yield "submitted", moment(job.get("submitted_at"), now)
     yield "started", moment(job.get("started_at"), now)
     yield "finished", moment(job.get("finished_at"), now)
-    yield "artifact", job.get("artifact_id")
+    if artifact := job.get("artifact_id"):
+        yield "artifact", f"{artifact}\nfetch it with: ostler artifacts get {handle(artifact)}"
+
+
+def _training_facts(job: Document, training: Document) -> Iterator[tuple[str, Any]]:
+    yield "model", " ".join(part for part in (training.get("model"), training.get("mode")) if part)
+    yield "sweep", training.get("sweep")
+    yield "hyper", settings(training.get("hyper") or {})
+    yield "seed", str(training.get("seed", 0)) if training else ""
+    yield "data", " · ".join(_data(training))
+    yield "metrics", " ".join(f"{clean(name)}={figure(value)}" for name, value in (job.get("metrics") or {}).items())
+
+
+def _data(training: Document) -> Iterator[str]:
+    if training.get("split_recipe"):
+        yield f"split by {training['split_recipe']}"
+    if training.get("train_hosts"):
+        yield f"trained on {', '.join(training['train_hosts'])}"
+    if training.get("n_resamples"):
+        yield f"{training['n_resamples']} resamples"
 
 
 def _variables(env: Document) -> Iterator[str]:
@@ -152,11 +176,11 @@ def _attempts(attempts: list[Document], now: float | None) -> RenderableType:
 def _next_step(job: Document) -> str:
     match job["state"]:
         case states.PENDING | states.ORPHANED | states.UNSCHEDULABLE:
-            return f"ostler why {job['id']} tells what it waits for"
+            return f"ostler why {handle(job['id'])} tells what it waits for"
         case states.RUNNING | states.FAILED if not job.get("counts"):
-            return f"ostler logs {job['id']} shows its output"
+            return f"ostler logs {handle(job['id'])} shows its output"
         case states.RUNNING | states.FAILED:
-            return f"ostler show {job['id']} --tasks lists its tasks"
+            return f"ostler show {handle(job['id'])} --tasks lists its tasks"
         case _:
             return ""
 

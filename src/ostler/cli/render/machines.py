@@ -1,5 +1,6 @@
 """Machines on a terminal: the list, one of them, and the fleet on one screen."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,14 +8,17 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ostler.cli.render.columns import Columns
+from ostler.cli.render.manifest import manifest_failures, manifest_progress
 from ostler.cli.render.parts import bar, facts, heading, indented, plain, quiet, state_text
-from ostler.cli.render.words import amount, clean, count, gib, moment, needs, part_of, since, titled
+from ostler.cli.render.sweeps import sweep_table
+from ostler.cli.render.words import amount, clean, count, epoch, gib, moment, needs, part_of, since, span, titled
 from ostler.domain import states
 
 Document = dict[str, Any]
 Names = dict[str, str]
 MOST_LISTED = 30
 """Tasks on a worker's own screen; --json has all."""
+MOST_SWEEPS = 10
 MOST_TASKS = 8
 """Lines about one worker on the screen of the whole fleet."""
 
@@ -154,7 +158,19 @@ def status_screen(
     ]
     if oldest is not None:
         parts += _oldest_lines(oldest, now)
-    return Group(*parts)
+    return Group(*parts, *_training_parts(totals, now))
+
+
+def _training_parts(totals: Document, now: float | None) -> Iterator[RenderableType]:
+    manifest, sweeps = totals.get("manifest"), totals.get("sweeps") or []
+    if manifest:
+        yield from (Text(), *manifest_progress(manifest, now))
+    if sweeps:
+        yield from (Text(), heading("Sweeps"), indented(sweep_table(sweeps[:MOST_SWEEPS])))
+    if len(sweeps) > MOST_SWEEPS:
+        yield indented(quiet(f"and {len(sweeps) - MOST_SWEEPS} more: ostler sweeps"))
+    if manifest and (failures := manifest_failures(manifest, now)):
+        yield from (Text(), *failures)
 
 
 def _totals_line(totals: Document) -> Text:
@@ -236,13 +252,23 @@ def _oldest_lines(oldest: Document, now: float | None) -> list[RenderableType]:
 def token_table(tokens: list[Document], now: float | None = None) -> RenderableType:
     if not tokens:
         return quiet("no tokens but those of the state folder")
-    grid = Columns("id", "role", "user", "age", "revoked", cut={"user": 12})
+    grid = Columns("id", "role", "user", "age", "ends", cut={"user": 12})
     for token in tokens:
         grid.add(
             plain(token["id"]),
             plain(token["role"]),
             plain(token.get("user") or ""),
             since(token.get("created_at"), now),
-            f"{since(token['revoked_at'], now)} ago" if token.get("revoked_at") else "",
+            _token_end(token, now),
         )
     return grid
+
+
+def _token_end(token: Document, now: float | None) -> str:
+    if token.get("revoked_at"):
+        return f"revoked {since(token['revoked_at'], now)} ago"
+    ends_at = epoch(token.get("expires_at"))
+    if ends_at is None:
+        return ""
+    left_s = ends_at - (time.time() if now is None else now)
+    return f"in {span(left_s)}" if left_s > 0 else "expired"

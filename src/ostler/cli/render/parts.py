@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ostler.cli.render.words import STATE_SIGNS, STATE_STYLES, clean
+from ostler.domain import states
 
 
 def state_text(state: str, extra: str = "") -> Text:
@@ -48,3 +49,30 @@ def bar(used: int, total: int, most: int = 16) -> Text:
     if not 0 < total <= most:
         return Text("")
     return Text("▪" * used, "bold cyan") + Text("▫" * (total - used), "bright_black")
+
+
+SEGMENTS = (
+    ("█", "blue", ("completed", states.SUCCEEDED)),
+    ("✗", "bold red", (states.FAILED, states.UNSCHEDULABLE)),
+    ("–", "bright_black", (states.CANCELLED,)),
+    ("▓", "bold cyan", (states.RUNNING, "claimed", states.ASSIGNED, states.ORPHANED)),
+    ("░", "bright_black", (states.PENDING,)),
+)
+
+
+def progress_bar(counts: dict[str, int], width: int) -> Text:
+    """██████✗▓▓░░░: each kind of state by its share, and none so small that it is not seen."""
+    amounts = [sum(counts.get(state, 0) for state in kinds) for _, _, kinds in SEGMENTS]
+    cells = _shares(amounts, width)
+    parts = [Text(sign * number, style) for (sign, style, _), number in zip(SEGMENTS, cells, strict=True)]
+    return Text("").join(parts)
+
+
+def _shares(amounts: list[int], width: int) -> list[int]:
+    total = sum(amounts)
+    if not total:
+        return [0 for _ in amounts]
+    cells = [max(1, round(width * amount / total)) if amount else 0 for amount in amounts]
+    while sum(cells) != width and max(cells) > 1:
+        cells[cells.index(max(cells))] += 1 if sum(cells) < width else -1
+    return cells

@@ -12,9 +12,11 @@ from ostler.domain import states
 STATE_SIGNS = {
     states.PENDING: "○",
     states.ASSIGNED: "◐",
+    "claimed": "◐",
     states.RUNNING: "●",
     states.ORPHANED: "◌",
     states.SUCCEEDED: "✓",
+    "completed": "✓",
     states.FAILED: "✗",
     states.CANCELLED: "–",
     states.UNSCHEDULABLE: "!",
@@ -28,9 +30,11 @@ STATE_SIGNS = {
 STATE_STYLES = {
     states.PENDING: "yellow",
     states.ASSIGNED: "cyan",
+    "claimed": "cyan",
     states.RUNNING: "bold cyan",
     states.ORPHANED: "bold yellow",
     states.SUCCEEDED: "blue",
+    "completed": "blue",
     states.FAILED: "bold red",
     states.CANCELLED: "bright_black",
     states.UNSCHEDULABLE: "bold red",
@@ -42,7 +46,9 @@ STATE_STYLES = {
 """Blue and cyan for good, yellow for waiting, red for bad: told apart by red-green blind eyes too."""
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_GENERATED_ID = re.compile(r"[0-9a-hjkmnp-tv-z]{18}")
+_EXIT_CODE = re.compile(r"^exit code -?[0-9]+: ")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_GENERATED_ID = re.compile(rf"[0-9a-hjkmnp-tv-z]{{18}}|{_DIGEST.pattern}")
 _SHORT_ID = 12
 
 
@@ -150,7 +156,32 @@ def command_line(argv: Iterable[Any]) -> str:
 
 def titled(job: dict[str, Any]) -> str:
     """A job by its name where it has one, and its id."""
-    return f"{clean(job['name'])} ({job['id']})" if job.get("name") else str(job["id"])
+    return f"{clean(job['name'])} ({handle(job['id'])})" if job.get("name") else handle(job["id"])
+
+
+def handle(ident: str) -> str:
+    """What people type for this id: of a digest, its beginning."""
+    return ident[:_SHORT_ID] if _DIGEST.fullmatch(ident) else ident
+
+
+def error_of(job: dict[str, Any]) -> str:
+    """What ended a job, in its own words; its exit code only where it had none."""
+    return _EXIT_CODE.sub("", clean(job.get("reason") or ""))
+
+
+def settings(values: dict[str, Any]) -> str:
+    """'lr=0.01 width=128'."""
+    return " ".join(f"{clean(name)}={setting(value)}" for name, value in values.items())
+
+
+def setting(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else clean(value)
+
+
+def figure(value: float) -> str:
+    """A measured number in five digits at most: 0.91235, 12346, 1.2e-07."""
+    short = f"{value:.5g}"
+    return f"{value:.0f}" if "e+" in short and abs(value) < 1e9 else short
 
 
 def short_ids(ids: Iterable[str]) -> dict[str, str]:
@@ -171,12 +202,10 @@ def _common(one: str, other: str) -> int:
     return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def counts_line(counts: dict[str, int]) -> str:
+def counts_line(counts: dict[str, int], done: str = states.SUCCEEDED) -> str:
     """'12 of 100 succeeded · 3 running · 85 pending', states without tasks left out."""
-    total = sum(counts.values())
-    done = counts.get(states.SUCCEEDED, 0)
-    others = [f"{counts[state]} {state}" for state in states.STATES if state != states.SUCCEEDED and counts.get(state)]
-    return " · ".join([f"{done} of {total} succeeded", *others])
+    others = [f"{counts[state]} {state}" for state in STATE_SIGNS if state != done and counts.get(state)]
+    return " · ".join([f"{counts.get(done, 0)} of {sum(counts.values())} {done}", *others])
 
 
 def exit_code_words(code: int | None) -> str:

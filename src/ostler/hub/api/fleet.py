@@ -1,7 +1,6 @@
-"""Workers, tokens, the feed, health and metrics over HTTP."""
+"""Workers, the feed, health and metrics over HTTP."""
 
 from collections.abc import AsyncIterator
-from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
@@ -11,28 +10,24 @@ from ostler import __version__
 from ostler.core.events import DrainRequested
 from ostler.core.fleet import Fleet
 from ostler.domain.errors import BadInput, NotFound
-from ostler.domain.records import Changes, FeedRecord, TokenRecord
+from ostler.domain.records import FeedRecord
 from ostler.domain.states import LIVE
-from ostler.hub.access import Access, Caller
-from ostler.hub.api.routes import caller_of, decode_body, json_response, read_body
+from ostler.hub.access import Caller
+from ostler.hub.api.routes import caller_of, json_response
 from ostler.hub.documents import Document, feed_document, fleet_totals, job_summaries, timestamp, worker_document
 from ostler.hub.feed import Feed
 from ostler.hub.loop import Loop
 from ostler.hub.metrics import Metrics
+from ostler.hub.overview import Overview
 
 _encode = msgspec.json.Encoder().encode
 
 
-class NewToken(msgspec.Struct, forbid_unknown_fields=True):
-    role: str
-    user: Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
-
-
 class FleetApi:
-    def __init__(self, loop: Loop, feed: Feed, access: Access, metrics: Metrics, started_at: float) -> None:
+    def __init__(self, loop: Loop, feed: Feed, metrics: Metrics, overview: Overview, started_at: float) -> None:
         self._loop = loop
+        self._overview = overview
         self._feed = feed
-        self._access = access
         self._metrics = metrics
         self._started_at = started_at
 
@@ -41,9 +36,9 @@ class FleetApi:
         return json_response({"workers": await self.worker_documents(backend), "next": None})
 
     async def worker_documents(self, backend: str = "") -> list[Document]:
-        def listing(fleet: Fleet, _: float) -> list[Document]:
+        def listing(fleet: Fleet, now: float) -> list[Document]:
             chosen = [worker for worker in fleet.workers.values() if backend in ("", worker.offer.backend)]
-            return [worker_document(worker) for worker in sorted(chosen, key=lambda worker: worker.id)]
+            return [worker_document(worker, now) for worker in sorted(chosen, key=lambda worker: worker.id)]
 
         return await self._loop.look(listing)
 
@@ -53,18 +48,18 @@ class FleetApi:
     async def worker_document(self, worker_id: str, caller: Caller) -> Document:
         """A worker, and under `jobs` what it holds; names only of jobs that the caller may see."""
 
-        def look(fleet: Fleet, _: float) -> Document:
+        def look(fleet: Fleet, now: float) -> Document:
             worker = fleet.workers.get(worker_id)
             if worker is None:
                 raise NotFound(f"there is no worker {worker_id!r}")
-            return {**worker_document(worker), "jobs": job_summaries(worker)}
+            return {**worker_document(worker, now), "jobs": job_summaries(worker)}
 
         document = await self._loop.look(look)
         jobs = {held["job_id"] for held in document["jobs"]}
         known = await self._loop.read(lambda ledger: ledger.jobs(sorted(jobs)))
         for held in document["jobs"]:
             job = known.get(held.pop("job_id"))
-            if job is not None and (caller.sees_all or caller.user == job.user):
+            if job is not None and caller.may_see(job.user):
                 held["job_name"] = job.name
         return document
 
@@ -80,13 +75,14 @@ class FleetApi:
         return json_response(await self.worker_document(worker_id, caller_of(request)))
 
     async def status(self, request: Request) -> Response:
-        def count(fleet: Fleet, _: float) -> Document:
+        def count(fleet: Fleet, now: float) -> Document:
             counts = {state: fleet.job_counts[state] for state in LIVE}
             oldest = fleet.queue.oldest()
-            return {"jobs": counts, "oldest_pending": oldest.id if oldest else None, **fleet_totals(fleet)}
+            return {"jobs": counts, "oldest_pending": oldest.id if oldest else None, **fleet_totals(fleet, now)}
 
         hub = {"version": __version__, "started_at": timestamp(self._started_at)}
-        return json_response({**await self._loop.look(count), "hub": hub})
+        training = {"manifest": await self._overview.manifest(), "sweeps": await self._overview.sweeps()}
+        return json_response({**await self._loop.look(count), "hub": hub, **training})
 
     async def events(self, request: Request) -> Response:
         text = request.headers.get("last-event-id") or request.query_params.get("after") or ""
@@ -105,24 +101,6 @@ class FleetApi:
                 data = _encode(feed_document(record)).decode()
                 yield f"id: {record.seq}\nevent: {record.kind}\ndata: {data}\n\n".encode()
 
-    async def tokens(self, request: Request) -> Response:
-        rows = await self._loop.read(lambda ledger: ledger.token_list())
-        return json_response({"tokens": [_token_document(row) for row in rows]})
-
-    async def create_token(self, request: Request) -> Response:
-        body = await read_body(request, 4096)
-        wanted = decode_body(body, NewToken)
-        record, secret = self._access.create(wanted.role, wanted.user)
-        await self._loop.commit(Changes(tokens=[record]))
-        self._access.admit(record)
-        return json_response({**_token_document(record), "token": secret}, 201)
-
-    async def revoke_token(self, request: Request) -> Response:
-        record = self._access.revoked(request.path_params["id"])
-        await self._loop.commit(Changes(tokens=[record]))
-        self._access.expel(record)
-        return json_response(_token_document(record))
-
     async def me(self, request: Request) -> Response:
         caller = caller_of(request)
         return json_response({"role": caller.role, "user": caller.user})
@@ -135,14 +113,4 @@ class FleetApi:
 
 
 def _may_see(caller: Caller, record: FeedRecord) -> bool:
-    return caller.sees_all or record.kind == "worker" or record.body.get("user") == caller.user
-
-
-def _token_document(record: TokenRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "role": record.role,
-        "user": record.user,
-        "created_at": timestamp(record.created_at),
-        "revoked_at": timestamp(record.revoked_at),
-    }
+    return record.kind == "worker" or caller.may_see(str(record.body.get("user", "")))

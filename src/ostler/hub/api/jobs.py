@@ -13,7 +13,7 @@ from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, RequeueRe
 from ostler.core.fleet import Fleet
 from ostler.domain import states
 from ostler.domain.errors import BadInput, NotAllowed, NotFound, Unreadable
-from ostler.domain.job import MAX_RUNTIME_HOURS, MAX_SPEC_BYTES, JobSpec, decode_spec
+from ostler.domain.job import MANIFEST_USER, MAX_RUNTIME_HOURS, MAX_SPEC_BYTES, JobSpec, decode_spec
 from ostler.domain.records import JobRecord, ReceiptRecord
 from ostler.hub.access import Caller
 from ostler.hub.api.routes import caller_of, decode_body, json_response, number_in_query, read_body
@@ -22,7 +22,7 @@ from ostler.hub.documents import feed_document, job_document, task_document, tas
 from ostler.hub.feed import Feed
 from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
-from ostler.ledger.base import Ledger
+from ostler.ledger.base import JobView, Ledger
 from ostler.store.blobs import BlobStore
 
 MAX_BATCH_BYTES = 64 * 1024 * 1024
@@ -30,7 +30,6 @@ MAX_BATCH_JOBS = 20_000
 MAX_WAIT_S = 60.0
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
-_BY_STATUS = {status: state for state, status in states.STATUS.items()}
 
 
 class Indices(msgspec.Struct, forbid_unknown_fields=True):
@@ -56,7 +55,7 @@ class JobsApi:
         caller = caller_of(request)
         many = body.lstrip()[:1] == b"["
         specs = _decode_many(body, self._templates) if many else [_decode_one(body, self._templates)]
-        jobs = [_new_job(spec, caller) for spec in specs]
+        jobs = [_submitted(spec, caller) for spec in specs]
         key = request.headers.get("idempotency-key", "")
         receipt = None
         if key:
@@ -74,14 +73,22 @@ class JobsApi:
     async def listing(self, request: Request) -> Response:
         caller = caller_of(request)
         query = request.query_params
-        wanted = _states_in(query.get("state", "") or query.get("status", ""))
-        user = query.get("user", "") if caller.sees_all else caller.user
+        wanted = _states_in("state", query.get("state", "")) or _states_in("status", query.get("status", ""))
+        user = query.get("user", "")
         limit = number_in_query(request, "limit", 100, 1, 1000)
         before = number_in_query(request, "cursor", 0, 0, 2**62) or None
         name = query.get("name", "")
-        found = await self._loop.read(
-            lambda ledger: ledger.list_jobs(states=wanted, user=user, name=name, before=before, limit=limit + 1)
-        )
+        users = [user] if caller.sees_all else [caller.user, MANIFEST_USER]
+
+        def read(ledger: Ledger) -> list[JobView]:
+            views = [
+                view
+                for one in dict.fromkeys(users)
+                for view in ledger.list_jobs(states=wanted, user=one, name=name, before=before, limit=limit + 1)
+            ]
+            return sorted(views, key=lambda view: -view.job.seq)
+
+        found = await self._loop.read(read)
         page = found[:limit]
         following = str(page[-1].job.seq) if len(found) > limit else None
         return json_response({"jobs": [job_document(view.job, view.task) for view in page], "next": following})
@@ -108,7 +115,10 @@ class JobsApi:
                 return task_document(job, index, task, attempts)
             return job_document(job, task, attempts)
 
-        return await self._loop.read(read)
+        document = await self._loop.read(read)
+        if document["state"] in states.LIVE:
+            document["progress"] = await self._loop.look(lambda fleet, _: _progress(fleet, task_id))
+        return document
 
     async def tasks(self, request: Request) -> Response:
         target = await self.target(request)
@@ -147,7 +157,7 @@ class JobsApi:
         target = await self.target(request)
         task_id = target.job.id if target.index is None else f"{target.job.id}.{target.index}"
         task = await self._loop.read(lambda ledger: ledger.tasks([task_id]).get(task_id))
-        data = self._result_bytes(task.result, task.artifact_id) if task is not None else None
+        data = self._result_bytes(task.result, task.result_id or task.artifact_id) if task is not None else None
         if data is None:
             raise NotFound(f"{task_id} has no result")
         return Response(data, media_type="application/octet-stream")
@@ -158,7 +168,7 @@ class JobsApi:
         wanted = decode_body(body, Indices).indices[:1000]
         ids = {f"{target.job.id}.{index}": index for index in wanted}
         rows = await self._loop.read(lambda ledger: ledger.tasks(list(ids)))
-        found = {ids[row.id]: self._result_bytes(row.result, row.artifact_id) for row in rows.values()}
+        found = {ids[row.id]: self._result_bytes(row.result, row.result_id or row.artifact_id) for row in rows.values()}
         return json_response({"results": {str(index): data for index, data in found.items() if data is not None}})
 
     def _result_bytes(self, inline: bytes | None, blob: str) -> bytes | None:
@@ -172,11 +182,17 @@ class JobsApi:
         caller, text = caller_of(request), request.path_params["id"]
         user = "" if caller.sees_all else caller.user
         target = await self._loop.read(lambda ledger: resolve(ledger, text, user))
-        if target is None or user not in ("", target.job.user):
+        if target is None or not caller.may_see(target.job.user):
             raise NotFound(f"there is no job {text!r}")
-        if changing and caller.role == "viewer":
-            raise NotAllowed("a viewer may not change jobs")
+        if changing and (caller.role == "viewer" or user not in ("", target.job.user)):
+            raise NotAllowed(f"a {caller.role} may not change this job: only its owner or an operator may")
         return target
+
+
+def _progress(fleet: Fleet, task_id: str) -> object:
+    """What its worker last said about how far it is."""
+    task = fleet.find_task(task_id)
+    return task.holder.progress if task is not None and task.holder is not None else None
 
 
 def resolve(ledger: Ledger, text: str, user: str) -> Target | None:
@@ -196,10 +212,12 @@ def _resolve_job(ledger: Ledger, text: str, user: str) -> JobRecord | None:
     exact = ledger.jobs([text])
     if exact:
         return exact[text]
-    named = ledger.newest_named(text, user=user)
-    if named is not None:
-        return ledger.jobs([named])[named]
-    found = ledger.matching_ids(text, user=user)
+    users = dict.fromkeys((user, MANIFEST_USER)) if user else [""]
+    for one in users:
+        named = ledger.newest_named(text, user=one)
+        if named is not None:
+            return ledger.jobs([named])[named]
+    found = [job_id for one in users for job_id in ledger.matching_ids(text, user=one)]
     if len(found) > 1:
         raise NotFound(f"{text!r} is the beginning of several jobs' ids; give more of it")
     return ledger.jobs(found)[found[0]] if found else None
@@ -243,12 +261,17 @@ def _must_be_json(body: bytes) -> None:
         raise Unreadable(f"the body is not JSON: {error}") from None
 
 
-def _new_job(spec: JobSpec, caller: Caller) -> NewJob:
+def _submitted(spec: JobSpec, caller: Caller) -> NewJob:
     if spec.user_id and spec.user_id != caller.user and caller.role != "operator":
         raise NotAllowed("user_id: only an operator may submit for somebody else")
     chosen = bool(spec.id)
     spec.id = spec.id or new_job_id()
     spec.user_id = spec.user_id or caller.user
+    return new_job(spec, chosen=chosen)
+
+
+def new_job(spec: JobSpec, *, chosen: bool = True, origin: str = "") -> NewJob:
+    """What the core is told of a spec that has its id and its user."""
     return NewJob(
         id=spec.id,
         user=spec.user_id,
@@ -259,26 +282,28 @@ def _new_job(spec: JobSpec, caller: Caller) -> NewJob:
         size=spec.size(),
         depends_on=spec.depends_on,
         snapshot=spec.snapshot_id,
+        origin=origin,
+        sweep=spec.training.sweep if spec.training and origin else "",
         chosen=chosen,
     )
 
 
 def _notes(spec: JobSpec) -> list[str]:
-    if spec.type != "service" and spec.max_runtime_hours > MAX_RUNTIME_HOURS:
+    if spec.type == "batch" and spec.max_runtime_hours > MAX_RUNTIME_HOURS:
         return [f"max_runtime_hours: {spec.max_runtime_hours:g} was cut to {MAX_RUNTIME_HOURS:g}"]
     return []
 
 
-def _states_in(text: str) -> list[str]:
-    wanted = [part.strip() for part in text.split(",") if part.strip()]
-    for word in wanted:
-        if word not in states.STATES and word not in _BY_STATUS:
-            raise BadInput(f"state: {word!r} is not one of {', '.join(states.STATES)}", [("state", "unknown state")])
+def _states_in(name: str, text: str) -> list[str]:
+    """Either parameter takes both spellings. `running` is in both: as a status it is also that of an orphan."""
     found: list[str] = []
-    for word in wanted:
-        if word in states.STATES:
-            found.append(word)
-        found += [state for state, status in states.STATUS.items() if status == word]
+    for word in filter(None, map(str.strip, text.split(","))):
+        same = [state for state in states.STATES if state == word]
+        alike = [state for state, status in states.STATUS.items() if status == word]
+        if not same and not alike:
+            known = states.STATES if name == "state" else dict.fromkeys(states.STATUS.values())
+            raise BadInput(f"{name}: {word!r} is not one of {', '.join(known)}", [(name, f"unknown {name}")])
+        found += same or alike if name == "state" else same + alike
     return list(dict.fromkeys(found))
 
 

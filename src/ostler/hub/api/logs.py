@@ -3,13 +3,14 @@
 from collections.abc import AsyncIterator
 
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
 from ostler.core.fleet import Fleet
 from ostler.domain import states
-from ostler.domain.errors import BadInput, NotFound
+from ostler.domain.errors import BadInput, NotAllowed, NotFound
+from ostler.hub.api.downloads import download
 from ostler.hub.api.jobs import JobsApi, Target
-from ostler.hub.api.routes import json_response, number_in_query
+from ostler.hub.api.routes import caller_of, json_response, number_in_query
 from ostler.hub.feed import Feed
 from ostler.hub.logs import Logs
 from ostler.hub.loop import Loop
@@ -17,12 +18,15 @@ from ostler.store.blobs import BlobStore
 
 
 class LogsApi:
-    def __init__(self, loop: Loop, feed: Feed, jobs: JobsApi, logs: Logs, blobs: BlobStore) -> None:
+    def __init__(
+        self, loop: Loop, feed: Feed, jobs: JobsApi, logs: Logs, blobs: BlobStore, checkpoints: BlobStore
+    ) -> None:
         self._loop = loop
         self._feed = feed
         self._jobs = jobs
         self._logs = logs
         self._blobs = blobs
+        self._checkpoints = checkpoints
 
     async def read(self, request: Request) -> Response:
         target = await self._jobs.target(request)
@@ -66,9 +70,11 @@ class LogsApi:
             told, offset = newest["attempt"], 0
 
     async def write(self, request: Request) -> Response:
-        """A worker brings a piece of a log; only of an attempt that it holds or held last."""
+        """A worker brings a piece of a log; only of an attempt that it holds or has held."""
         task_id, attempt = request.path_params["id"], request.query_params.get("attempt", "")
-        await self._must_exist(task_id, attempt)
+        worker, caller = await self._worker_of(task_id, attempt), caller_of(request)
+        if not caller.may_speak_for(worker):
+            raise NotAllowed(f"this token is {caller.user}'s; that attempt is {worker}'s")
         offset = number_in_query(request, "offset", 0, 0, 2**62)
         gap = number_in_query(request, "gap", 0, 0, 2**62)
         size = self._logs.append(attempt, offset, b"", gap) if gap else offset
@@ -79,23 +85,32 @@ class LogsApi:
             self._logs.completed(attempt)
         return json_response({"size": self._logs.append(attempt, size, b"")})
 
-    async def _must_exist(self, task_id: str, attempt: str) -> None:
-        def held(fleet: Fleet, _: float) -> bool:
+    async def _worker_of(self, task_id: str, attempt: str) -> str:
+        def held(fleet: Fleet, _: float) -> str:
             found = fleet.held.get(attempt)
-            return found is not None and found.task_id == task_id
+            return found.worker_id if found is not None and found.task_id == task_id else ""
 
-        if await self._loop.look(held):
-            return
-        rows = await self._loop.read(lambda ledger: ledger.attempts_of(task_id))
-        if all(row.attempt != attempt for row in rows):
-            raise NotFound(f"there is no attempt {attempt!r} of {task_id!r}")
+        holder = await self._loop.look(held)
+        if holder:
+            return holder
+        for row in await self._loop.read(lambda ledger: ledger.attempts_of(task_id)):
+            if row.attempt == attempt:
+                return row.worker
+        raise NotFound(f"there is no attempt {attempt!r} of {task_id!r}")
 
     async def put_blob(self, request: Request) -> Response:
         new = await self._blobs.put(request.path_params["sha256"], request.stream())
         return json_response({"sha256": request.path_params["sha256"]}, 201 if new else 200)
 
+    async def put_checkpoint(self, request: Request) -> Response:
+        new = await self._checkpoints.put(request.path_params["sha256"], request.stream())
+        return json_response({"sha256": request.path_params["sha256"]}, 201 if new else 200)
+
+    async def get_checkpoint(self, request: Request) -> Response:
+        return download(self._checkpoints, request.path_params["sha256"])
+
     async def get_blob(self, request: Request) -> Response:
-        return FileResponse(self._blobs.path(request.path_params["sha256"]), media_type="application/octet-stream")
+        return download(self._blobs, request.path_params["sha256"])
 
 
 def _task_id(target: Target) -> str:

@@ -28,6 +28,8 @@ READERS = ("viewer", "user", "operator")
 USERS = ("user", "operator")
 OPERATORS = ("operator",)
 WORKERS = ("worker", "join")
+NEWCOMERS = ("join-once", "join")
+CLAIMERS = ("worker", "join", "operator")
 BLOBS = ("user", "operator", "worker", "join")
 
 ANY_METHOD = "*"
@@ -93,12 +95,12 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def decode_body(body: bytes, kind: type[T]) -> T:
-    """The body as this type: 400 if it is no JSON, 422 if it is another JSON."""
+def decode_body(body: bytes, kind: type[T], where: str = "body") -> T:
+    """The body, or a part of it, as this type: 400 if it is no JSON, 422 if it is another JSON."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
-        raise BadInput(str(error), [("body", str(error))]) from None
+        raise BadInput(f"{where}: {error}", [(where, str(error))]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(f"the body is not JSON: {error}") from None
 
@@ -197,22 +199,21 @@ class Gate:
         if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in self._open_paths):
             await self._app(scope, receive, send)
             return
-        caller = self._access.caller(_authorization(scope))
+        brought = _brought(scope)
+        caller = next((found for one in brought if (found := self._access.caller(one)) is not None), None)
         if caller is not None:
             scope["ostler.caller"] = caller
             await self._app(scope, receive, send)
             return
-        refused = problem(NotAuthenticated("bring a valid token: `Authorization: Bearer TOKEN`"))
+        refused = problem(NotAuthenticated(self._access.refusal(brought[0])))
         if scope["type"] == "websocket":
             await WebSocket(scope, receive, send).send_denial_response(refused)
         else:
             await refused(scope, receive, send)
 
 
-def _authorization(scope: Scope) -> str:
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            return str(value.decode("latin-1"))
-        if name == b"x-operator-token":
-            return f"Bearer {value.decode('latin-1')}"
-    return ""
+def _brought(scope: Scope) -> list[str]:
+    """An operator's token first, whatever came with it: an Authorization may be a proxy's."""
+    headers = dict(reversed(list(scope["headers"])))
+    operator = headers.get(b"x-operator-token", b"").decode("latin-1")
+    return [*([f"Bearer {operator}"] if operator else []), headers.get(b"authorization", b"").decode("latin-1")]

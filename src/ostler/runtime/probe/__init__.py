@@ -61,11 +61,19 @@ def describe(capabilities: Capabilities) -> list[str]:
     lines = [f"tasks of up to {cores} and {show_mib(offer.memory_mib)} of memory"]
     if offer.devices:
         lines += _describe_gpus(offer)
-    if offer.backend == "nvidia" and offer.devices:
-        lines.append("training jobs that require CUDA")
+    lines.append(_describe_training(offer))
     if capabilities.torch_version:
         lines.append(f"programs that use torch {capabilities.torch_version}, in the worker's own interpreter")
     return lines
+
+
+def _describe_training(offer: Offer) -> str:
+    """In the manifest's words."""
+    if not offer.has_cuda:
+        return "training jobs without `require_cuda`; those with `prefer_cuda` only after their grace"
+    most_gib = max(device.vram_mib for device in offer.devices) / 1024
+    limit = f", with `min_vram_gib` up to {most_gib:g}" if most_gib else ""
+    return f"training jobs with or without `require_cuda`{limit}"
 
 
 def _describe_gpus(offer: Offer) -> list[str]:

@@ -1,7 +1,7 @@
-"""Snapshots out of their archives: plain uncompressed tar, regular files and folders, and nothing that leads elsewhere.
+"""Files out of an archive: tar, plain or in zstd, regular files and folders, and nothing that leads elsewhere.
 
-Our own reader, not the standard library's: an archive is refused whole at the first thing that is not as a snapshot's
-should be, nothing in it can make the reader follow a link, and no header makes it allocate what the header claims.
+Our own reader, not the standard library's: an archive is refused whole at the first thing that is not as it should be,
+nothing in it can make the reader follow a link, and no header makes it allocate what the header claims.
 """
 
 import os
@@ -9,13 +9,20 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 import msgspec
+
+from ostler.archive.errors import BadArchive, Stopped
+from ostler.archive.zstd import MAGIC, ZstdReader
+
+__all__ = ["BadArchive", "Bytes", "Entry", "Limits", "Stopped", "entries", "opened", "unpack"]
 
 BLOCK = 512
 PIECE = 1024 * 1024
 MAX_EXTENDED_BYTES = 64 * 1024
+AROUND_BYTES = 1024**3
+"""Headers and padding, on top of what the files themselves may have."""
 REGULAR, FOLDER, PAX, LONG_NAME = b"0", b"5", b"x", b"L"
 KINDS = {
     b"1": "a hard link",
@@ -28,14 +35,6 @@ KINDS = {
     b"K": "a link with a long name",
     b"g": "a header for all that follows",
 }
-
-
-class BadArchive(Exception):
-    """It is not unpacked: whoever made the snapshot makes it anew."""
-
-
-class Stopped(Exception):
-    """Nobody wants it any more."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,18 +50,29 @@ class Entry(msgspec.Struct, kw_only=True):
     size: int
 
 
+class Bytes(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
 def unpack(archive: Path, target: Path, limits: Limits, stop: threading.Event) -> int:
     """Into `target`, which is made; or BadArchive, and there is no `target`. How many bytes the files have."""
     try:
         target.mkdir(mode=0o755)
         with archive.open("rb") as file:
-            return _unpack(file, os.fspath(target), limits, stop)
+            return _unpack(opened(file, limits.total_bytes + AROUND_BYTES), os.fspath(target), limits, stop)
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
 
 
-def _unpack(file: IO[bytes], target: str, limits: Limits, stop: threading.Event) -> int:
+def opened(file: IO[bytes], most: int) -> Bytes:
+    """The tar in this file, from its beginning: where it is compressed, at most so many bytes of it."""
+    magic = file.read(len(MAGIC))
+    file.seek(0)
+    return ZstdReader(file, most) if magic == MAGIC else file
+
+
+def _unpack(file: Bytes, target: str, limits: Limits, stop: threading.Event) -> int:
     total = 0
     folders = {target}
     for count, entry in enumerate(entries(file), 1):
@@ -96,7 +106,7 @@ def _make_folders(target: str, parts: list[str], made: set[str]) -> str:
     return path
 
 
-def _write(file: IO[bytes], path: str, entry: Entry) -> None:
+def _write(file: Bytes, path: str, entry: Entry) -> None:
     left = entry.size
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644), "wb") as out:
         while left:
@@ -108,7 +118,7 @@ def _write(file: IO[bytes], path: str, entry: Entry) -> None:
     _skip_padding(file, entry.size)
 
 
-def entries(file: IO[bytes]) -> Iterator[Entry]:
+def entries(file: Bytes) -> Iterator[Entry]:
     """One after the other. Of each, the caller reads exactly the content and its padding before asking for the next."""
     long_name, long_size = "", -1
     while True:
@@ -127,7 +137,7 @@ def entries(file: IO[bytes]) -> Iterator[Entry]:
             continue
         name, size = long_name or _short_name(header), long_size if long_size >= 0 else size
         long_name, long_size = "", -1
-        what = KINDS.get(kind, f"of a kind {kind!r} that snapshots do not have")
+        what = KINDS.get(kind, f"of a kind {kind!r} that no archive here has")
         _need(kind in (REGULAR, FOLDER), f"{name[:200]!r} is {what}")
         _need(kind == REGULAR or not size, f"{name[:200]!r} is a folder with content")
         parts = _parts(name, is_folder=kind == FOLDER)
@@ -142,7 +152,7 @@ def _parts(name: str, *, is_folder: bool) -> list[str]:
     _need("\0" not in name, f"{shown} has a NUL character")
     _need(not name.startswith("/"), f"{shown} is an absolute path")
     parts = [part for part in (name[:-1] if is_folder and name.endswith("/") else name).split("/") if part != "."]
-    _need(".." not in parts, f"{shown} leads out of the snapshot")
+    _need(".." not in parts, f"{shown} leads out of the archive")
     _need("" not in parts and (is_folder or bool(parts)), f"{shown} is not a name")
     _need(all(len(part.encode()) <= 255 for part in parts) and len(name.encode()) <= 3000, f"{shown} is too long")
     return parts
@@ -165,7 +175,7 @@ def _pax(data: bytes) -> tuple[str, int]:
     return name, size
 
 
-def _extended(file: IO[bytes], size: int) -> bytes:
+def _extended(file: Bytes, size: int) -> bytes:
     _need(size <= MAX_EXTENDED_BYTES, "it has a header of more than 64 KiB")
     data = file.read(size)
     _need(len(data) == size, "it is cut short")
@@ -173,7 +183,7 @@ def _extended(file: IO[bytes], size: int) -> bytes:
     return data
 
 
-def _skip_padding(file: IO[bytes], size: int) -> None:
+def _skip_padding(file: Bytes, size: int) -> None:
     padding = -size % BLOCK
     _need(len(file.read(padding)) == padding, "it is cut short")
 

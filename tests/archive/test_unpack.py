@@ -1,8 +1,12 @@
 """Archives that come from the network: unpacked as they are meant, or refused whole with nothing left behind."""
 
 import gzip
+import random
+import sys
 import tarfile
 import threading
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,11 +14,44 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.worker.archives import archive, entry, folder
 
-from ostler.worker.copying import copy_tree
-from ostler.worker.unpack import BadArchive, Limits, Stopped, unpack
+from ostler.archive.unpack import BadArchive, Limits, Stopped, unpack
 
+zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 LIMITS = Limits(entries=50, total_bytes=100_000, depth=8)
 FORMS = [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT]
+
+
+def announced(data: bytes) -> bytes:
+    """As `zstd FILE` writes it: the frame says how much is in it."""
+    packed: bytes = zstd.compress(data)
+    return packed
+
+
+def streamed(data: bytes) -> bytes:
+    """As `tar | zstd` writes it: the frame says nothing."""
+    packing = zstd.ZstdCompressor()
+    packed: bytes = packing.compress(data) + packing.flush()
+    return packed
+
+
+def in_frames(data: bytes) -> bytes:
+    """As parallel packers write it: one frame after the other, and one that is to be skipped."""
+    skipped = (0x184D2A50).to_bytes(4, "little") + (3).to_bytes(4, "little") + b"abc"
+    third = len(data) // 3
+    return announced(data[:third]) + skipped + streamed(data[third : 2 * third]) + announced(data[2 * third :])
+
+
+FORMS_OF_PACKING: dict[str, Callable[[bytes], bytes]] = {
+    "plain": bytes,
+    "zstd": announced,
+    "zstd, streamed": streamed,
+    "zstd, in frames": in_frames,
+}
+
+
+@pytest.fixture(params=FORMS_OF_PACKING)
+def packed(request: pytest.FixtureRequest) -> Callable[[bytes], bytes]:
+    return FORMS_OF_PACKING[request.param]
 
 
 def opened(data: bytes, place: Path, limits: Limits = LIMITS) -> Path:
@@ -32,7 +69,9 @@ def found(target: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_files_and_folders_come_out_as_they_went_in(tmp_path: Path, form: int) -> None:
+def test_files_and_folders_come_out_as_they_went_in(
+    tmp_path: Path, form: int, packed: Callable[[bytes], bytes]
+) -> None:
     data = archive(
         folder("pkg"),
         entry("pkg/a.py", b"print(1)\n" * 200, mode=0o644),
@@ -43,7 +82,7 @@ def test_files_and_folders_come_out_as_they_went_in(tmp_path: Path, form: int) -
         entry("blocks", b"z" * 512),
         form=form,
     )
-    target = opened(data, tmp_path)
+    target = opened(packed(data), tmp_path)
     assert found(target) == {
         "pkg": (0o755, b"/"),
         "pkg/a.py": (0o644, b"print(1)\n" * 200),
@@ -87,7 +126,7 @@ def sparse() -> bytes:
 
 def with_size(size: int) -> bytes:
     data = bytearray(archive(entry("a", b"1"), form=tarfile.USTAR_FORMAT))
-    data[124:136] = b"%011o\0" % size
+    data[124:136] = b"%011o\0" % size if size < 2**33 else b"\x80" + size.to_bytes(11, "big")
     data[148:156] = b" " * 8
     data[148:156] = b"%06o\0 " % sum(data[:512])
     return bytes(data)
@@ -140,19 +179,62 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_no_snapshot_has_is_refused_whole(tmp_path: Path, name: str) -> None:
+def test_what_no_archive_should_have_is_refused_whole(
+    tmp_path: Path, name: str, packed: Callable[[bytes], bytes]
+) -> None:
     data, why = REFUSED[name]
     with pytest.raises(BadArchive, match=why):
-        opened(archive(entry("first", b"1"))[:1024] + data, tmp_path)
+        opened(packed(archive(entry("first", b"1"))[:1024] + data), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
 
 
+def noise(size: int) -> bytes:
+    return random.Random(7).randbytes(size)
+
+
+ZEROS = archive(entry("a", b"\0" * (100 * 1024 * 1024)))
+LARGE = Limits(total_bytes=1024**3)
+
+
+def announcing(size: int, frame: bytes) -> bytes:
+    """The same frame with another size in its header."""
+    descriptor = frame[4]
+    assert descriptor >> 6 == 2, "its size has four bytes"
+    at = 5 if descriptor & 0x20 else 6
+    return frame[:at] + size.to_bytes(4, "little") + frame[at + 4 :]
+
+
+BOMBS: dict[str, tuple[bytes, Limits, str]] = {
+    "more than a small file may unpack to": (streamed(ZEROS), LARGE, "unpacks to more than"),
+    "announces more than is taken": (announcing(4_000_000_000, announced(ZEROS)), LARGE, "announces 4000000000"),
+    "holds more than it announces": (announcing(50_000_000, announced(ZEROS)), LARGE, "unpacks to more than 50000000"),
+    "cut in a frame": (announced(archive(entry("a", noise(5000))))[:-40], LARGE, "cut short"),
+    "cut in a frame's header": (announced(archive(entry("a", noise(5000))))[:5], LARGE, "compression is broken"),
+    "broken": (announced(archive(entry("a", noise(5000))))[:3000] + b"\0" * 4000, LARGE, "broken"),
+    "wants a window of two gigabytes": (b"\x28\xb5\x2f\xfd\x00\xa8" + b"\0" * 100, LARGE, "compression is broken"),
+    "goes on with something else": (announced(WHOLE[:1024]) + b"else" * 10, LARGE, "compression is broken"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_compressed_archive_that_is_not_what_it_says_is_refused_whole(tmp_path: Path, name: str) -> None:
+    data, limits, why = BOMBS[name]
+    with pytest.raises(BadArchive, match=why):
+        opened(data, tmp_path, limits)
+    assert [path.name for path in tmp_path.iterdir()] == ["a.tar"]
+
+
+def test_what_a_frame_announces_may_be_much(tmp_path: Path) -> None:
+    assert (opened(announced(ZEROS), tmp_path, LARGE) / "a").stat().st_size == 100 * 1024 * 1024
+
+
 @settings(max_examples=150, deadline=None)
-@given(st.binary(max_size=600), st.integers(0, 2000), st.integers(0, 2))
+@given(st.binary(max_size=600), st.integers(0, 2000), st.integers(0, 2), st.sampled_from(sorted(FORMS_OF_PACKING)))
 def test_whatever_the_bytes_nothing_else_happens(
-    tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int, form: int
+    tmp_path_factory: pytest.TempPathFactory, noise: bytes, at: int, form: int, packing: str
 ) -> None:
     whole = archive(entry("a/b", b"1" * 700), entry("y" * 60 + "/" + "z" * 60, b"2"), form=FORMS[form])
+    whole = FORMS_OF_PACKING[packing](whole)
     place = tmp_path_factory.mktemp("noise")
     try:
         opened(whole[:at] + noise + whole[at + len(noise) :], place)
@@ -168,11 +250,3 @@ def test_an_unpacking_that_nobody_wants_any_more_leaves_nothing(tmp_path: Path) 
     with pytest.raises(Stopped):
         unpack(tmp_path / "a.tar", tmp_path / "target", LIMITS, stop)
     assert not (tmp_path / "target").exists()
-
-
-def test_a_copy_is_the_same_and_its_own(tmp_path: Path) -> None:
-    source = opened(archive(folder("d"), entry("d/x", b"1", mode=0o755), entry("y", b"2")), tmp_path)
-    copy_tree(str(source), str(tmp_path / "copy"), threading.Event())
-    assert found(tmp_path / "copy") == found(source)
-    (tmp_path / "copy/y").write_bytes(b"mine")
-    assert (source / "y").read_bytes() == b"2"

@@ -1,0 +1,406 @@
+"""What the gateway's relay costs, beside nginx and no proxy at all, in one run on one machine.
+
+python benchmarks/gateway.py [--requests 20000] [--streams 100] [--rounds 3] [--memory-requests 100000] [--nginx PATH]
+
+Model server, proxy and load each have a process of their own; none is pinned to a core. The model server does nothing:
+it answers a chat at once, or with events at a fixed rate. The relay checks the key, looks for the model in every body,
+counts the tokens of every answer, and asks nobody (its gate stands open); nginx has one process, keeps its connections,
+buffers nothing and looks at nothing. In turns, so that other work on the machine falls on all alike; medians of the
+rounds. CPU is the proxy's own, from /proc/<pid>/stat. Of streams, how late each event came, without the first second.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+
+from ostler.gateway.control import Hello, KeySetup, ModelSetup, Open, Setup, Stop, frame, frames_to_hub
+
+SECRET = "benchmark"
+END = b'"usage":{"prompt_tokens":12,"completion_tokens":34,"total_tokens":46}}'
+ANSWER = b'{"id":"chatcmpl-1","choices":[{"message":{"content":"' + b"word " * 60 + b'"}}],' + END
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+LAST = b"0\r\n\r\n"
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+NGINX = """
+daemon off; worker_processes 1; pid {folder}/pid; error_log stderr crit; master_process off;
+events {{ worker_connections 4096; }}
+http {{
+  access_log off; client_body_temp_path {folder}; proxy_temp_path {folder}; fastcgi_temp_path {folder};
+  uwsgi_temp_path {folder}; scgi_temp_path {folder}; keepalive_requests 100000000;
+  upstream model {{ server 127.0.0.1:{model}; keepalive 1024; keepalive_requests 100000000; }}
+  server {{
+    listen 127.0.0.1:{port} backlog=2048;
+    location / {{
+      proxy_pass http://model; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_buffering off;
+    }}
+  }}
+}}
+"""
+
+
+# The model server
+
+
+class ModelServer(asyncio.Protocol):
+    """Answers a request that came in one piece, as all of ours do."""
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        head, _, body = data.partition(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
+        if len(body) < length:
+            raise SystemExit("gateway: a request came in pieces, for which this model server is too simple")
+        if b'"stream":true' in body:
+            wanted = json.loads(body)
+            self.transport.write(STREAM_HEAD)
+            self.every_s = 1 / wanted["rate"]
+            self.left = wanted["tokens"]
+            self.due = asyncio.get_running_loop().time() + self.every_s * wanted["phase"]
+            self.speak()
+        else:
+            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(ANSWER)
+            self.transport.write(head + ANSWER)
+
+    def speak(self) -> None:
+        if self.transport.is_closing():
+            return
+        if self.left == 0:
+            self.transport.write(LAST)
+            return
+        self.left -= 1
+        event = b'data: {"choices":[{"delta":{"content":"word"}}],"t":%d}\n\n' % time.monotonic_ns()
+        self.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
+        self.due += self.every_s
+        asyncio.get_running_loop().call_at(self.due, self.speak)
+
+
+def serve_model(port: Any) -> None:
+    async def serve() -> None:
+        server = await asyncio.get_running_loop().create_server(ModelServer, "127.0.0.1", 0, backlog=2048)
+        port.send(server.sockets[0].getsockname()[1])
+        await asyncio.Event().wait()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve())
+
+
+# The load
+
+
+def chat(**more: Any) -> bytes:
+    messages = [
+        {"role": "system", "content": "You are helpful. " * 20},
+        {"role": "user", "content": "Hello there. " * 20},
+    ]
+    fields = {"messages": messages, "model": "small", "temperature": 0.7, **more}
+    body = json.dumps(fields, separators=(",", ":")).encode()
+    head = (
+        f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {SECRET}\r\n"
+        "User-Agent: OpenAI/Python 1.60.0\r\nAccept: application/json\r\nAccept-Encoding: gzip, deflate\r\n"
+        f"Content-Type: application/json\r\nX-Stainless-Lang: python\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class Asker(asyncio.Protocol):
+    """One request after the other, as many as there are left for all."""
+
+    def __init__(self, left: list[int], took_s: list[float], ended: Callable[[], None]) -> None:
+        self.left, self.took_s, self.ended = left, took_s, ended
+        self.request = chat()
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def ask(self) -> None:
+        if self.left[0] == 0:
+            self.ended()
+            return
+        self.left[0] -= 1
+        self.began = time.perf_counter()
+        self.transport.write(self.request)
+
+    def data_received(self, data: bytes) -> None:
+        if not data.startswith(b"HTTP/1.1 200") and not data.endswith(END):
+            raise SystemExit(f"gateway: not the answer: {data[:300]!r}")
+        if data.endswith(END):
+            self.took_s.append(time.perf_counter() - self.began)
+            self.ask()
+
+
+class Listener(asyncio.Protocol):
+    """One stream; how late each event came. The first ones are late for all that begin together, and do not count."""
+
+    def __init__(self, late_s: list[float], skip: int, ended: Callable[[], None]) -> None:
+        self.late_s, self.skip, self.ended = late_s, skip, ended
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        now = time.monotonic_ns()
+        for part in data.split(b'"t":')[1:]:
+            if self.skip > 0:
+                self.skip -= 1
+                continue
+            self.late_s.append((now - int(part.partition(b"}")[0])) / 1e9)
+        if data.endswith(LAST):
+            self.ended()
+
+
+async def _all(port: int, protocols: list[Any], begin: Callable[[Any, int], None], ended: asyncio.Semaphore) -> None:
+    loop = asyncio.get_running_loop()
+    made = [(await loop.create_connection(lambda one=one: one, "127.0.0.1", port))[1] for one in protocols]
+    for number, protocol in enumerate(made):
+        begin(protocol, number)
+    for _ in made:
+        await ended.acquire()
+    for protocol in made:
+        protocol.transport.close()
+
+
+def load(pipe: Any) -> None:
+    """Does what it is told to until there is nothing more to do."""
+
+    async def ask(port: int, connections: int, requests: int) -> list[float]:
+        ended = asyncio.Semaphore(0)
+        left, took_s = [requests], []
+        askers = [Asker(left, took_s, ended.release) for _ in range(connections)]
+        await _all(port, askers, lambda asker, number: asker.ask(), ended)
+        return sorted(took_s)
+
+    async def listen(port: int, streams: int, rate: float, seconds: float) -> list[float]:
+        ended = asyncio.Semaphore(0)
+        late_s: list[float] = []
+        listeners = [Listener(late_s, int(rate), ended.release) for _ in range(streams)]
+
+        def begin(listener: Listener, number: int) -> None:
+            more = {"stream": True, "rate": rate, "tokens": int(rate * seconds), "phase": number / streams}
+            listener.transport.write(chat(**more))
+
+        await _all(port, listeners, begin, ended)
+        return sorted(late_s)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        while (order := pipe.recv()) is not None:
+            pipe.send(runner.run({"ask": ask, "listen": listen}[order[0]](*order[1:])))
+
+
+# Proxies
+
+
+class Proxy(NamedTuple):
+    name: str
+    port: int
+    pid: int | None
+
+    def cpu_s(self) -> float:
+        if self.pid is None:
+            return 0.0
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * TICK_S
+
+    def rss_mib(self) -> float:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * PAGE_BYTES / 2**20
+
+
+@contextlib.contextmanager
+def relay(model_port: int) -> Iterator[Proxy]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    options = ["--listen", "127.0.0.1:0", "--control", str(theirs.fileno())]
+    child = subprocess.Popen([sys.executable, "-m", "ostler.gateway.relay", *options], pass_fds=[theirs.fileno()])
+    theirs.close()
+    hub = multiprocessing.get_context("spawn").Process(target=listen_to_relay, args=(ours, model_port), daemon=True)
+    try:
+        frames = frames_to_hub()
+        hello = next(one for one in frames.feed(ours.recv(65536)) if isinstance(one, Hello))
+        hub.start()
+        _wait_for(hello.port)
+        yield Proxy("relay", hello.port, child.pid)
+    finally:
+        ours.sendall(frame([Stop(0.0)]))
+        child.wait(10)
+        hub.kill()
+        ours.close()
+
+
+def listen_to_relay(link: socket.socket, model_port: int) -> None:
+    """The hub's part: it opens the gate once, and reads what it is told."""
+    key = KeySetup(hashlib.sha256(SECRET.encode()).hexdigest(), "bench", "user")
+    link.sendall(frame([Setup({"small": ModelSetup()}, [key], 2**26), Open("i1", "small", "127.0.0.1", model_port)]))
+    frames = frames_to_hub()
+    while data := link.recv(2**20):
+        frames.feed(data)
+
+
+@contextlib.contextmanager
+def nginx(program: str, model_port: int) -> Iterator[Proxy]:
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+        probe.close()
+        configuration = Path(folder) / "nginx.conf"
+        configuration.write_text(NGINX.format(folder=folder, port=port, model=model_port))
+        child = subprocess.Popen([program, "-p", folder, "-e", "stderr", "-c", str(configuration)])
+        try:
+            _wait_for(port)
+            yield Proxy("nginx", port, child.pid)
+        finally:
+            child.terminate()
+            child.wait(10)
+
+
+def _wait_for(port: int) -> None:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.01)
+    raise SystemExit(f"gateway: nothing listens on port {port}")
+
+
+# Measuring
+
+
+def percentile(values: list[float], share: float) -> float:
+    return values[min(len(values) - 1, int(len(values) * share))]
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace, proxies: list[Proxy], pipe: Any) -> None:
+        self.options = options
+        self.proxies = proxies
+        self._pipe = pipe
+
+    def order(self, proxy: Proxy, *order: Any) -> tuple[list[float], float, float]:
+        """Times, the seconds it took, and the proxy's CPU seconds."""
+        cpu_s, began = proxy.cpu_s(), time.perf_counter()
+        self._pipe.send((order[0], proxy.port, *order[1:]))
+        times = self._pipe.recv()
+        return times, time.perf_counter() - began, proxy.cpu_s() - cpu_s
+
+    def in_turns(self, measure: Callable[[Proxy], dict[str, float]]) -> dict[str, dict[str, float]]:
+        """Each proxy's medians."""
+        rounds: dict[str, list[dict[str, float]]] = {proxy.name: [] for proxy in self.proxies}
+        for _ in range(self.options.rounds):
+            for proxy in self.proxies:
+                rounds[proxy.name].append(measure(proxy))
+        return {
+            name: {key: statistics.median(one[key] for one in found) for key in found[0]}
+            for name, found in rounds.items()
+        }
+
+    def alone(self, proxy: Proxy) -> dict[str, float]:
+        times, _, cpu_s = self.order(proxy, "ask", 1, self.options.requests // 4)
+        found = {f"p{share}": percentile(times, share / 100) * 1e6 for share in (50, 99)}
+        return found | {"cpu": cpu_s / len(times) * 1e6}
+
+    def together(self, proxy: Proxy) -> dict[str, float]:
+        times, took_s, cpu_s = self.order(proxy, "ask", 32, self.options.requests)
+        found = {f"p{share}": percentile(times, share / 100) * 1e6 for share in (50, 99)}
+        return found | {"rate": len(times) / took_s, "cpu": cpu_s / len(times) * 1e6}
+
+    def streams(self, streams: int, rate: float, seconds: float) -> Callable[[Proxy], dict[str, float]]:
+        def measure(proxy: Proxy) -> dict[str, float]:
+            late, took_s, cpu_s = self.order(proxy, "listen", streams, rate, seconds)
+            events = streams * int(rate * seconds)
+            if len(late) != events - streams * int(rate):
+                raise SystemExit(f"gateway: {len(late) + streams * int(rate)} events came of {events}")
+            found = {f"p{share}": percentile(late, share / 100) * 1e6 for share in (50, 99)}
+            return found | {"cpu": cpu_s / events * 1e6, "share": cpu_s / took_s * 100, "rate": events / took_s}
+
+        return measure
+
+    def memory(self, proxy: Proxy) -> list[float]:
+        sizes = [proxy.rss_mib()]
+        for _ in range(10):
+            self.order(proxy, "ask", 32, self.options.memory_requests // 10)
+            sizes.append(proxy.rss_mib())
+        return sizes
+
+
+def table(title: str, found: dict[str, dict[str, float]], columns: dict[str, str]) -> None:
+    print(f"\n{title}")
+    print(f"  {'':10s}" + "".join(f"{name:>18s}" for name in columns.values()))
+    for proxy, values in found.items():
+        print(f"  {proxy:10s}" + "".join(f"{values[key]:>18,.1f}" for key in columns))
+    added = {name: {key: found[name][key] - found["direct"][key] for key in ("p50", "p99")} for name in found}
+    for name in list(found)[1:]:
+        print(f"  {name} adds p50 {added[name]['p50']:,.0f} µs, p99 {added[name]['p99']:,.0f} µs")
+    if "nginx" in found and found["nginx"]["cpu"]:
+        print(f"  CPU of the relay / nginx: {found['relay']['cpu'] / found['nginx']['cpu']:.2f}")
+
+
+def measure(bench: Bench) -> None:
+    options = bench.options
+    latency = {"p50": "p50 µs", "p99": "p99 µs", "cpu": "proxy CPU µs/req"}
+    table("One caller, one request at a time", bench.in_turns(bench.alone), latency)
+    table("32 callers", bench.in_turns(bench.together), latency | {"rate": "requests/s"})
+    late = {
+        "p50": "late p50 µs",
+        "p99": "late p99 µs",
+        "cpu": "CPU µs/chunk",
+        "share": "CPU % of a core",
+        "rate": "chunks/s",
+    }
+    found = bench.in_turns(bench.streams(options.streams, 50, 4))
+    table(f"{options.streams} streams at 50 tokens/s", found, late)
+    table("500 streams at 30 tokens/s", bench.in_turns(bench.streams(500, 30, 5)), late)
+    print(f"\nMemory over {options.memory_requests:,} requests, MiB after each tenth")
+    for proxy in bench.proxies[1:]:
+        print(f"  {proxy.name:10s}" + " ".join(f"{size:.1f}" for size in bench.memory(proxy)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--streams", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--memory-requests", type=int, default=100_000)
+    parser.add_argument("--nginx", default=shutil.which("nginx"), help="the program; found in PATH by default")
+    options = parser.parse_args()
+    spawn = multiprocessing.get_context("spawn")
+    port_here, port_there = spawn.Pipe(duplex=False)
+    model = spawn.Process(target=serve_model, args=(port_there,), daemon=True)
+    model.start()
+    model_port = port_here.recv()
+    pipe, theirs = spawn.Pipe()
+    loading = spawn.Process(target=load, args=(theirs,), daemon=True)
+    loading.start()
+    machine = f"{os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f} before the first round, nothing pinned"
+    print(f"{machine}, Python {sys.version.split()[0]}, {options.rounds} rounds")
+    with contextlib.ExitStack() as stack:
+        proxies = [Proxy("direct", model_port, None)]
+        if options.nginx:
+            proxies.append(stack.enter_context(nginx(options.nginx, model_port)))
+        else:
+            print("nginx is not installed here: its rows are left out (--nginx PATH names one)")
+        proxies.append(stack.enter_context(relay(model_port)))
+        measure(Bench(options, proxies, pipe))
+    pipe.send(None)
+    loading.join(10)
+    model.kill()
+    print(f"\nload average {os.getloadavg()[0]:.1f} after the last round")
+
+
+if __name__ == "__main__":
+    main()

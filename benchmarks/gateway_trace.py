@@ -1,0 +1,178 @@
+"""An hour of real requests through the gateway's schedulers: how many loads, and how long callers wait.
+
+python benchmarks/gateway_trace.py [--data FOLDER] [--trace conv code] [--seed 1] [--without-serial]
+
+Requests arrive when those of the trace did (Azure, November 2023). Which model each one names is drawn by Zipf's law
+over 12 names: the trace has one model. 4 models fit at once, and a load takes 20 s. A request is served for
+
+    context tokens / 5,000 per second + generated tokens / 30 per second,
+
+however many are served beside it. `fifo` is the same scheduler in each line; what differs is whom it displaces. LRU
+takes the idle resident that was used least recently.
+"""
+
+import argparse
+import csv
+import heapq
+import itertools
+import math
+import random
+import statistics
+import sys
+import time
+from collections.abc import Collection
+from datetime import datetime
+from pathlib import Path
+
+from ostler.gateway.core.effects import Grant, Refuse, StartLoad, StopModels
+from ostler.gateway.core.events import Event, LoadDone, RequestArrived, ServeDone, Stopped, TimePassed
+from ostler.gateway.core.eviction import EXPECTED_LOSS
+from ostler.gateway.core.fifo import Fifo
+from ostler.gateway.core.machine import Machine
+from ostler.gateway.core.models import Config, Recipe
+from ostler.gateway.core.serial import Serial
+from ostler.gateway.core.state import Instance, State
+
+MODELS = [f"model-{number:02d}" for number in range(1, 13)]
+FIT_AT_ONCE = 4
+LOAD_S = 20.0
+PREFILL_PER_S, DECODE_PER_S = 5_000.0, 30.0
+DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "azure_llm_2023"
+
+
+class Lru:
+    """The usual policy."""
+
+    def loss(self, state: State, victim: Instance, target: str, now: float) -> float:
+        return victim.idle_since
+
+    def kept_until(self, state: State, resident: Instance, target: str) -> float:
+        return -math.inf
+
+
+class Slots:
+    """So many models at once."""
+
+    def __init__(self) -> None:
+        self.present: Collection[str] = ()
+
+    def fits(self, target: str, gone: Collection[str], coming: Collection[str]) -> bool:
+        return len(({*self.present, *coming} - {*gone}) | {target}) <= FIT_AT_ONCE
+
+
+def requests_of(path: Path, seed: int) -> list[tuple[float, str, float]]:
+    """(seconds since the first, model, seconds of service) of each."""
+    rng = random.Random(f"zipf {seed}")
+    weights = [1.0 / rank for rank in range(1, len(MODELS) + 1)]
+    with path.open() as lines:
+        rows = [
+            (_seconds(row[0]), float(row[1]), float(row[2])) for row in itertools.islice(csv.reader(lines), 1, None)
+        ]
+    rows.sort()
+    begun = rows[0][0]
+    models = rng.choices(MODELS, weights, k=len(rows))
+    return [
+        (at - begun, model, context / PREFILL_PER_S + generated / DECODE_PER_S)
+        for (at, context, generated), model in zip(rows, models, strict=True)
+    ]
+
+
+def _seconds(text: str) -> float:
+    return datetime.fromisoformat(text[:26]).timestamp()
+
+
+class Run:
+    """One scheduler, all requests, until the last is served."""
+
+    def __init__(self, machine: Machine, slots: Slots, requests: list[tuple[float, str, float]]) -> None:
+        self.machine = machine
+        slots.present = machine.state.present.keys()
+        self.requests = requests
+        self.loads = 0
+        self.waits = [0.0] * len(requests)
+        self.steps = 0
+        self._order = itertools.count()
+        self._heap: list[tuple[float, int, Event]] = []
+        for request, (at, model, _) in enumerate(requests):
+            self._push(at, RequestArrived(request, model))
+        begun = time.perf_counter()
+        self._until_all_are_served()
+        self.step_us = (time.perf_counter() - begun) / self.steps * 1e6
+
+    def _push(self, at: float, event: Event) -> None:
+        heapq.heappush(self._heap, (at, next(self._order), event))
+
+    def _until_all_are_served(self) -> None:
+        while self._heap:
+            due, (at, _, event) = self.machine.due(), self._heap[0]
+            if due is not None and due <= at:
+                at, event = due, TimePassed()
+            else:
+                heapq.heappop(self._heap)
+            self.steps += 1
+            for effect in self.machine.step(event, at):
+                self._perform(effect, at)
+
+    def _perform(self, effect: object, now: float) -> None:
+        match effect:
+            case Grant():
+                at, _, serve_s = self.requests[effect.request]
+                self.waits[effect.request] = now - at
+                self._push(now + serve_s, ServeDone(effect.request))
+            case StartLoad():
+                self.loads += 1
+                for model in effect.evict:
+                    self._push(now, Stopped(model))
+                self._push(now + LOAD_S, LoadDone(effect.load))
+            case StopModels():
+                for model in effect.models:
+                    self._push(now, Stopped(model))
+            case Refuse():
+                raise SystemExit(f"gateway_trace: {effect.message}")
+
+
+def machines(with_serial: bool, quantum: float) -> list[tuple[str, Machine, Slots]]:
+    config = Config(models=tuple(Recipe(name=name, load_s=LOAD_S) for name in MODELS), quantum=quantum)
+    found: list[tuple[str, Machine, Slots]] = []
+    if with_serial:
+        slots = Slots()
+        found.append(("serial", Serial(config, slots), slots))
+    for name, policy in (("fifo with LRU", Lru()), ("fifo", EXPECTED_LOSS)):
+        slots = Slots()
+        found.append((name, Fifo(config, slots, policy), slots))
+    return found
+
+
+def report(requests: list[tuple[float, str, float]], with_serial: bool, quantum: float) -> None:
+    print(f"  {'':22s} {'loads':>7s} {'wait p50':>10s} {'p99':>10s} {'mean':>10s} {'max':>10s} {'us/step':>9s}")
+    for name, machine, slots in machines(with_serial, quantum):
+        run = Run(machine, slots, requests)
+        cuts = statistics.quantiles(run.waits, n=100, method="inclusive")
+        numbers = (cuts[49], cuts[98], statistics.fmean(run.waits), max(run.waits))
+        print(f"  {name:22s} {run.loads:7d}", *(f"{value:8.1f} s" for value in numbers), f"{run.step_us:9.1f}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA, help="the folder of the trace")
+    parser.add_argument("--trace", nargs="*", choices=("conv", "code"), default=["conv", "code"])
+    parser.add_argument("--seed", type=int, nargs="*", default=[1])
+    parser.add_argument("--quantum", type=float, default=8.0)
+    parser.add_argument("--without-serial", action="store_true")
+    options = parser.parse_args()
+    for trace in options.trace:
+        path = options.data / f"AzureLLMInferenceTrace_{trace}.csv"
+        if not path.exists():
+            print(
+                f"gateway_trace: skipped, for {path} is not here; --data names the folder of the Azure trace of 2023."
+            )
+            return 0
+        for seed in options.seed:
+            requests = requests_of(path, seed)
+            print(f"{trace}: {len(requests)} requests in {requests[-1][0] / 60:.0f} minutes, seed {seed}")
+            report(requests, not options.without_serial, options.quantum)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""The queue follows a manifest: what is new is queued, what changed is changed, what is gone stays until cancelled.
+
+A job that is there keeps its state; only a job that has not ended can be changed, and what runs of it runs on as it was
+granted.
+"""
+
+import msgspec
+
+from ostler.core import jobs, workers
+from ostler.core.effects import Effect, Followed, ManifestLine, Refuse
+from ostler.core.events import ManifestApplied, NewJob
+from ostler.core.fleet import Fleet, Job
+from ostler.domain import states
+from ostler.domain.errors import Conflict, OstlerError
+from ostler.domain.hosts import HostPolicy
+from ostler.domain.records import JobRecord, JobTerms
+
+ORIGIN = "manifest"
+INSERTED, UNCHANGED, UPDATED, ABSENT = "inserted", "unchanged", "updated", "absent"
+CHANGES = (INSERTED, UNCHANGED, UPDATED, ABSENT)
+
+
+def follow(fleet: Fleet, event: ManifestApplied, now: float) -> list[Effect]:
+    """All of it or nothing."""
+    known = {new.id: _known(fleet, event, new.id) for new in event.jobs}
+    fresh = {new.id: new for new in event.jobs if known[new.id] is None}
+    refused = _by_hand(event, known) or jobs.over_quota(fleet, fresh)
+    if refused is not None:
+        return [Refuse(ref=event.ref, error=refused)]
+    lines = [_line(fleet, new, known[new.id]) for new in event.jobs] + _absent(fleet, event)
+    if not event.plan:
+        _apply(fleet, event, lines, now)
+    return [Followed(ref=event.ref, lines=lines)]
+
+
+def _known(fleet: Fleet, event: ManifestApplied, job_id: str) -> JobRecord | None:
+    """The job's row, as the ledger has it or as this batch has left it so far."""
+    row = fleet.touched.new_jobs.get(job_id) or event.known.get(job_id)
+    changed = fleet.touched.terms.get(job_id)
+    if row is not None and changed is not None:
+        row = msgspec.structs.replace(row, spec=changed.spec, name=changed.name)
+    return row
+
+
+def _by_hand(event: ManifestApplied, known: dict[str, JobRecord | None]) -> OstlerError | None:
+    for new in event.jobs:
+        row = known[new.id]
+        if row is not None and row.origin != ORIGIN:
+            told = f"{new.name}: a job that was submitted by hand has its id, {row.id}"
+            return Conflict(f"{told}; give the entry another one, by another seed or another key in hyper")
+    return None
+
+
+def _line(fleet: Fleet, new: NewJob, row: JobRecord | None) -> ManifestLine:
+    if row is None:
+        return ManifestLine(job_id=new.id, name=new.name, change=INSERTED, state=states.PENDING)
+    job = fleet.jobs.get(new.id)
+    state = job.state if job is not None else row.state
+    differs = [] if state in states.TERMINAL else _differences(row.spec, new.spec)
+    return ManifestLine(
+        job_id=new.id, name=new.name, change=UPDATED if differs else UNCHANGED, state=state, differs=differs
+    )
+
+
+def _differences(old: bytes, new: bytes) -> list[str]:
+    if old == new:
+        return []
+    before, after = msgspec.json.decode(old), msgspec.json.decode(new)
+    return sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+
+
+def _absent(fleet: Fleet, event: ManifestApplied) -> list[ManifestLine]:
+    named = {new.id for new in event.jobs}
+    there = event.live | {row.id: row.name for row in fleet.touched.new_jobs.values() if row.origin == ORIGIN}
+    return [
+        ManifestLine(job_id=job_id, name=name, change=ABSENT, state=job.state)
+        for job_id, name in there.items()
+        if job_id not in named and (job := fleet.jobs.get(job_id)) is not None and job.state in states.LIVE
+    ]
+
+
+def _apply(fleet: Fleet, event: ManifestApplied, lines: list[ManifestLine], now: float) -> None:
+    set_hosts(fleet, event.hosts)
+    for new, line in zip(event.jobs, lines, strict=False):
+        if line.change == INSERTED:
+            jobs.let_wait(fleet, jobs.add(fleet, new, now), [], {}, now)
+        elif line.change == UPDATED:
+            _change(fleet, fleet.jobs[new.id], new, line, now)
+    event.record.applied_at = fleet.wall(now)
+    fleet.touched.manifest = [event.record]
+
+
+def _change(fleet: Fleet, job: Job, new: NewJob, line: ManifestLine, now: float) -> None:
+    was_queued = job.lane is not None
+    fleet.queue.remove(job)
+    fleet.change_terms(job, new.terms)
+    fleet.change_shape(job, new.request)
+    if was_queued:
+        fleet.queue.add(job)
+    fleet.watch_wait(job)
+    fleet.touched.terms[job.id] = JobTerms(
+        id=job.id, name=new.name, spec=new.spec, request=new.request, terms=new.terms, sweep=new.sweep
+    )
+    changed = ", ".join(line.differs)
+    fleet.announce(now, "job", job.id, state=job.state, user=job.user, reason=f"the manifest changed its {changed}")
+
+
+def set_hosts(fleet: Fleet, hosts: dict[str, HostPolicy]) -> None:
+    """What the manifest says of hosts holds for those that are here and for those that come."""
+    fleet.hosts = hosts
+    for worker in fleet.workers.values():
+        workers.set_offer(fleet, worker, worker.capabilities)

@@ -1,0 +1,202 @@
+"""Every invariant of the two schedulers, in one place. Run after every event in tests and in the simulator."""
+
+import math
+from collections.abc import Collection, Iterable
+
+from ostler.gateway.core.effects import Effect, Grant, StartLoad
+from ostler.gateway.core.eviction import fits
+from ostler.gateway.core.explain import NOTHING, Blocked
+from ostler.gateway.core.fifo import Fifo
+from ostler.gateway.core.gates import may_be_open
+from ostler.gateway.core.machine import Machine
+from ostler.gateway.core.serial import Serial
+from ostler.gateway.core.state import (
+    IN_FLIGHT,
+    LOADING,
+    OPEN,
+    QUEUED,
+    READY,
+    SHUT,
+    STOPPING,
+    WAITING_FOR_LOAD,
+    Instance,
+    State,
+)
+
+
+class InvariantBroken(AssertionError):
+    """The gateway contradicts itself. Always a bug."""
+
+
+def check(machine: Machine, now: float, effects: Collection[Effect] = ()) -> None:
+    """Raise InvariantBroken with the first contradiction found. `effects` are those of the last step."""
+    state = machine.state
+    _requests_are_in_one_place(state)
+    for instance in state.present.values():
+        _instance_agrees_with_itself(state, instance)
+    _nobody_waits_in_vain(state, now)
+    _grants_keep_to_the_limit(state, effects)
+    if isinstance(machine, Serial):
+        _one_at_a_time(state)
+    if isinstance(machine, Fifo):
+        _gates_are_open_for_nobody_elses_room(machine)
+        _promises_and_residents_agree(machine)
+        _loads_do_not_collide(state, effects)
+    _the_queue_does_not_stand_still(machine, now)
+
+
+def _need(truth: bool, broken: str) -> None:
+    if not truth:
+        raise InvariantBroken(broken)
+
+
+def _requests_are_in_one_place(state: State) -> None:
+    queued = {request.id for request in state.line.everyone()}
+    loading = {request for load in state.loads.values() for request in load.waiters}
+    flying = {request.id for request in state.requests.values() if request.place == IN_FLIGHT}
+    _need(len(queued) + len(loading) + len(flying) == len(state.requests), "a request is in two places, or in none")
+    _need(queued | loading | flying == state.requests.keys(), "a request is in no place")
+    for request in state.requests.values():
+        place = QUEUED if request.id in queued else WAITING_FOR_LOAD if request.id in loading else IN_FLIGHT
+        _need(request.place == place, f"request {request.id} says {request.place!r} and is {place!r}")
+        _need((request.on is None) == (place == QUEUED), f"request {request.id} is {place!r} of the wrong process")
+    _need(state.waiting.keys() == queued | loading, "those who wait are not those in the line and at loads")
+    arrivals = [request.seq for request in state.waiting.values()]
+    _need(arrivals == sorted(arrivals), "those who wait are out of order")
+    _need(state.flights == len(flying), "the count of requests in flight is wrong")
+    for model, row in state.line.rows.items():
+        seqs = [request.seq for request in row.values()]
+        _need(bool(row) and seqs == sorted(seqs), f"the row of {model} is empty or out of order")
+
+
+def _instance_agrees_with_itself(state: State, instance: Instance) -> None:
+    name = instance.model
+    served = sum(request.on is instance and request.place == IN_FLIGHT for request in state.requests.values())
+    _need(instance.in_flight == served, f"{name}: {instance.in_flight} in flight, and {served} requests say so")
+    _need(instance.phase in (LOADING, READY, STOPPING), f"{name} is {instance.phase} and still here")
+    _need((state.loads.get(instance.load) is instance) == (instance.phase == LOADING), f"{name}: its load is not known")
+    _need(not instance.waiters or instance.phase == LOADING, f"{name} is {instance.phase}, and somebody waits for it")
+    _need(served == 0 or instance.phase != LOADING, f"{name} serves before it is loaded")
+    evicted = instance.phase == STOPPING and instance.ended_by == "evicted"
+    _need(not (evicted and served), f"{name} was evicted while it served")
+    takes = instance.phase == READY and not instance.leaving and not instance.closed
+    _need(takes or not instance.open, f"{name} takes requests and should not")
+    _need(takes <= (instance.open or instance.paused_until > -math.inf), f"{name} takes no requests and should")
+    _need(not instance.leaving or instance.phase != READY or instance.busy, f"{name} is to leave, is idle, and stays")
+    _need(instance.gate == SHUT or instance.phase == READY, f"{name} has a gate and is {instance.phase}")
+
+
+def _nobody_waits_in_vain(state: State, now: float) -> None:
+    for request in state.waiting.values():
+        _need(request.model in state.catalogue.recipes, f"somebody waits for {request.model}, which is not configured")
+        _need(now >= state.learnt[request.model].backoff_until, f"somebody waits for {request.model}, which backs off")
+    _need(not state.closing or not (state.waiting or state.loads), "somebody waits though the gateway shuts down")
+
+
+def _grants_keep_to_the_limit(state: State, effects: Iterable[Effect]) -> None:
+    """What was granted under another configuration may be more."""
+    for model in {effect.model for effect in effects if isinstance(effect, Grant)}:
+        instance = state.present.get(model)
+        kept = instance is None or instance.in_flight <= instance.limit
+        _need(kept, f"{model} was granted more requests at once than it may serve")
+
+
+def _one_at_a_time(state: State) -> None:
+    there = [instance.model for instance in state.present.values() if instance.phase != STOPPING]
+    _need(len(there) <= 1, f"{there} are in memory at once")
+    _need(state.flights <= 1, "more than one request is in flight")
+    at_loads = sum(len(load.waiters) for load in state.loads.values())
+    _need(at_loads + state.flights <= 1, "more than one request has its turn")
+
+
+def _gates_are_open_for_nobody_elses_room(machine: Fifo) -> None:
+    state = machine.state
+    want_room = [model for model in state.line.rows if model not in state.present]
+    for instance in state.present.values():
+        _need(instance.gate == SHUT or machine.has_gates, f"{instance.model} has a gate, and there are none")
+        may = instance.gate != OPEN or may_be_open(state, instance, want_room)
+        _need(may, f"the gate of {instance.model} is open, and should not be")
+
+
+def _promises_and_residents_agree(machine: Fifo) -> None:
+    state, promises = machine.state, machine.turns.promises
+    for target, models in promises.items():
+        _need(bool(models) and state.line.first(target) is not None, f"{target} has a promise and does not wait")
+        for model in models:
+            kept = model in state.present and state.present[model].promised_to == target
+            _need(kept, f"{model} was promised to {target} and knows nothing of it")
+    for instance in state.present.values():
+        told = not instance.promised_to or instance.model in promises.get(instance.promised_to, ())
+        _need(told, f"{instance.model} is kept for {instance.promised_to}, which does not know")
+        _need(not instance.closed or bool(instance.promised_to), f"{instance.model} is closed for nobody")
+        _need(not instance.promised_to or instance.phase == READY, f"{instance.model} is promised and not ready")
+
+
+def _loads_do_not_collide(state: State, effects: Iterable[Effect]) -> None:
+    for effect in effects:
+        if not isinstance(effect, StartLoad) or effect.load not in state.loads:
+            continue
+        beside = [
+            other.model
+            for other in state.present.values()
+            if other.model != effect.model and (other.phase != LOADING or other.load < effect.load)
+        ]
+        beside = [model for model in beside if model not in effect.evict]
+        _need(state.catalogue.may_join(effect.model, beside), f"{effect.model} may not be loaded beside {beside}")
+
+
+def _the_queue_does_not_stand_still(machine: Machine, now: float) -> None:
+    for model in machine.state.line.rows:
+        first = machine.state.line.first(model)
+        assert first is not None
+        blocked = machine.blocked(first, now)
+        _need(blocked.kind != NOTHING, f"{model} waits for nothing")
+        _need(_is_true(machine, model, blocked, now), f"{model} waits for {blocked.kind!r} of {blocked.by}: not so")
+        if isinstance(machine, Fifo):
+            _its_turn_will_come(machine, model, blocked, now)
+
+
+def _is_true(machine: Machine, model: str, blocked: Blocked, now: float) -> bool:
+    """What is said to be in the way is under way, or time is waited for, or room that is not the gateway's."""
+    state = machine.state
+    by = [state.present[name] for name in blocked.by if name in state.present]
+    due = machine.due()
+    match blocked.kind:
+        case "serving" | "leaving":
+            return any(each.busy for each in by)
+        case "limit" | "itself leaving":
+            return state.present[model].busy
+        case "turn":
+            return state.flights > 0
+        case "loading":
+            return any(each.phase == LOADING for each in by)
+        case "stopping" | "itself stopping":
+            return any(each.phase == STOPPING for each in by or [state.present[model]])
+        case "order":
+            return next(iter(state.waiting.values())).model in blocked.by
+        case "promised" | "given away" | "turn over":
+            return isinstance(machine, Fifo) and bool(machine.turns.promises)
+        case "held" | "paused" | "soon wanted":
+            return blocked.until is not None and blocked.until > now and due is not None and due <= blocked.until
+        case "kept":
+            return any(state.catalogue.never_evicted_by(model, each.model) for each in by)
+        case "jobs":
+            return not machine.capacity.fits(model, list(state.present), ())
+        case _:
+            return False
+
+
+def _its_turn_will_come(machine: Fifo, model: str, blocked: Blocked, now: float) -> None:
+    """From the facts alone: an idle resident that nothing protects gives way at once, a serving one after its turn."""
+    state, first = machine.state, machine.state.line.first(model)
+    if model in state.present or blocked.kind == "held" or machine.turns.promises:
+        return
+    ready = [each for each in state.present.values() if each.phase == READY and not each.leaving]
+    ready = [each for each in ready if not state.catalogue.never_evicted_by(model, each.model)]
+    idle = [each for each in ready if not each.busy]
+    idle = [each for each in idle if machine.turns.policy.kept_until(state, each, model) <= now]
+    _need(not fits(state, machine.capacity, model, {each.model for each in idle}), f"there is room for {model}")
+    quantum, stopping = state.catalogue.config.quantum, any(each.phase == STOPPING for each in state.present.values())
+    if quantum < math.inf and first is not None and blocked.kind == "serving" and not stopping:
+        due, ripe = machine.due(), first.since + quantum * state.learnt[model].load_s
+        _need(now < ripe and due is not None and due <= ripe, f"{model} has waited for its turn, and none was promised")

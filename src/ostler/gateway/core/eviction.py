@@ -1,0 +1,159 @@
+"""Whom to displace to make room for a model: of all sets that suffice, the one whose loss is least."""
+
+import heapq
+import math
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+import msgspec
+
+from ostler.gateway.core.models import Catalogue
+from ostler.gateway.core.state import READY, Instance, State
+
+EXACT_UP_TO = 12
+"""Candidates among which the best set is found for certain; among more, a good one."""
+HORIZON_LOADS = 8.0
+"""How far a decision looks ahead, in loads of the target: so long does the target's turn last that it pays for."""
+
+
+PATIENCE = 0.8
+"""A target that waits for less than this share of the usual wait can wait a little longer."""
+WORTH_KEEPING_FOR = 2.0
+"""Requests that an idle model must be expected to receive while it is kept."""
+
+
+class Capacity(Protocol):
+    """The room of the fleet. In the hub this is its ledger."""
+
+    def fits(self, target: str, gone: Collection[str], coming: Collection[str]) -> bool:
+        """Could the target be placed if these were gone, and those that are coming had their room? A model that is
+        coming counts once, whether the ledger already knows of its load or not. More gone is never worse."""
+        ...
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    model: str
+    loss: float
+    last_use: float
+
+
+class Policy(Protocol):
+    """What decides among sets that suffice, and what is left alone for a while."""
+
+    def loss(self, state: State, victim: Instance, target: str, now: float) -> float: ...
+
+    def kept_until(self, state: State, resident: Instance, target: str) -> float:
+        """Until when a resident that is idle is not displaced for this target."""
+        ...
+
+
+def turn_ends(state: State, resident: Instance, target: str, waits_since: float) -> float:
+    """Both are loaded once in a round of the two: the longer of the loads is what their swap costs each."""
+    swap_s = max(state.learnt[target].load_s, state.learnt[resident.model].load_s)
+    quantum = state.catalogue.config.quantum
+    return max(resident.ready_at, waits_since) + (quantum * swap_s if swap_s else 0.0)
+
+
+class ExpectedLoss:
+    def loss(self, state: State, victim: Instance, target: str, now: float) -> float:
+        """Seconds of reloading × the chance that the victim is asked for before the target's turn is over and it could
+        be back anyway: 1 − e^(−arrival rate × horizon). Weighed by its eviction cost. Of one that serves also the
+        seconds that its turn still lasts, for which the target waits."""
+        seen, first = state.learnt[victim.model], state.line.first(target)
+        horizon_s = HORIZON_LOADS * state.learnt[target].load_s
+        chance = 1.0 - math.exp(-seen.rate(now) * horizon_s)
+        lost_s = state.catalogue.evict_cost(victim.model) * seen.load_s * chance
+        if victim.busy and first is not None:
+            lost_s += max(0.0, turn_ends(state, victim, target, first.since) - now)
+        return lost_s
+
+    def kept_until(self, state: State, resident: Instance, target: str) -> float:
+        """An idle model that will be asked for again stays in its turn, as long as the target has not waited for long
+        as waits go. That evens out the waits: there are fewer loads, and the longest waits are no longer for it."""
+        first, rate = state.line.first(target), state.learnt[resident.model].last_rate
+        if first is None or not rate:
+            return -math.inf
+        patience_ends = first.since + PATIENCE * state.usual_wait_s
+        return min(patience_ends, turn_ends(state, resident, target, first.since)) - WORTH_KEEPING_FOR / rate
+
+
+EXPECTED_LOSS = ExpectedLoss()
+
+
+def may_go(catalogue: Catalogue, instance: Instance, target: str) -> bool:
+    """Its room could be the target's, if it were idle."""
+    return (
+        instance.phase == READY
+        and not instance.leaving
+        and instance.promised_to in ("", target)
+        and not catalogue.never_evicted_by(target, instance.model)
+    )
+
+
+def may_go_now(state: State, policy: Policy, instance: Instance, target: str, now: float) -> bool:
+    if instance.busy or not may_go(state.catalogue, instance, target):
+        return False
+    return instance.closed or policy.kept_until(state, instance, target) <= now
+
+
+def fits(
+    state: State, capacity: Capacity, target: str, gone: Collection[str], also_coming: Collection[str] = ()
+) -> bool:
+    """Groups and sets are constraints, the ledger is capacity: both must hold."""
+    staying = [model for model in state.present if model not in gone]
+    if not state.catalogue.may_join(target, [*staying, *also_coming]):
+        return False
+    return capacity.fits(target, gone, [*state.coming(), *also_coming])
+
+
+def choose(candidates: list[Candidate], suffices: Callable[[Collection[str]], bool]) -> list[str] | None:
+    """The set of least loss that suffices; of several the smallest, then the least recently used, then by name. None:
+    not even all of them do. `suffices` may not turn false when more are gone."""
+    if suffices(()):
+        return []
+    names = {candidate.model for candidate in candidates}
+    if not candidates or not suffices(names):
+        return None
+    candidates = sorted(candidates, key=lambda each: (each.loss, each.last_use, each.model))
+    needed = {each.model for each in candidates if not suffices(names - {each.model})}
+    if suffices(needed):
+        return sorted(needed)
+    rest = [each for each in candidates if each.model not in needed]
+    find = _cheapest if len(rest) <= EXACT_UP_TO else _greedy
+    return sorted(needed | find(rest, lambda some: suffices(needed | some)))
+
+
+def _cheapest(candidates: list[Candidate], suffices: Callable[[set[str]], bool]) -> set[str]:
+    """Sets in the order of their loss, each made from a cheaper one; the first that suffices."""
+
+    def entry(chosen: tuple[int, ...]) -> tuple[float, int, float, list[str], tuple[int, ...]]:
+        some = [candidates[index] for index in chosen]
+        names = sorted(each.model for each in some)
+        return sum(each.loss for each in some), len(some), max(each.last_use for each in some), names, chosen
+
+    heap = [entry((0,))]
+    while True:
+        _, _, _, names, chosen = heapq.heappop(heap)
+        if suffices(set(names)):
+            return _spare(list(names), suffices)
+        if (following := chosen[-1] + 1) < len(candidates):
+            heapq.heappush(heap, entry((*chosen, following)))
+            heapq.heappush(heap, entry((*chosen[:-1], following)))
+
+
+def _greedy(candidates: list[Candidate], suffices: Callable[[set[str]], bool]) -> set[str]:
+    chosen: list[str] = []
+    for candidate in candidates:
+        chosen.append(candidate.model)
+        if suffices(set(chosen)):
+            break
+    return _spare(chosen, suffices)
+
+
+def _spare(chosen: list[str], suffices: Callable[[set[str]], bool]) -> set[str]:
+    """Without those that turn out not to be needed, the dearest first."""
+    kept = set(chosen)
+    for spared in reversed(chosen):
+        if suffices(kept - {spared}):
+            kept.discard(spared)
+    return kept

@@ -1,0 +1,200 @@
+"""What a request waits for, found with the same predicates by which it is decided."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ostler.gateway.core.eviction import Capacity, Policy, fits, may_go, may_go_now
+from ostler.gateway.core.state import IN_FLIGHT, LOADING, READY, STOPPING, Instance, Request, State
+
+if TYPE_CHECKING:
+    from ostler.gateway.core.turns import Turns
+
+NOTHING = "nothing"
+"""It could go on. Never seen between two events."""
+
+
+class Blocked(msgspec.Struct):
+    """What is in the way, and of whom."""
+
+    kind: str
+    by: list[str] = []
+    until: float | None = None
+
+
+class Place(msgspec.Struct):
+    """One who waits."""
+
+    request: int
+    model: str
+    position: int
+    """From 1; 0: its model is being loaded."""
+    waited_s: float
+    estimate_s: float
+    """About how long until it is served, if nothing else comes."""
+    overtaken: int
+    """Younger requests that were served in the meantime."""
+
+
+def not_queued(state: State, request: Request, now: float) -> str:
+    if request.place == IN_FLIGHT or request.on is None:
+        return f"{request.model!r} serves it."
+    usual_s = state.learnt[request.model].load_s
+    return f"{request.model!r} is being loaded: {now - request.on.began:.0f} s so far, of about {usual_s:.0f} s."
+
+
+def blocked_in_serial(state: State, capacity: Capacity, request: Request, now: float) -> Blocked:
+    serving = [other for other in state.requests.values() if other.place == IN_FLIGHT]
+    if serving:
+        return Blocked("turn", [serving[0].model])
+    if busy := [load.model for load in state.loads.values() if load.waiters]:
+        return Blocked("loading", busy)
+    first = next(iter(state.waiting.values()))
+    if first is not request:
+        return Blocked("order", [first.model])
+    if (own := state.present.get(request.model)) is not None:
+        return _blocked_by_itself(own, now)
+    seen = state.learnt[request.model]
+    if now < seen.held_until:
+        return Blocked("held", until=seen.held_until)
+    return Blocked(NOTHING) if capacity.fits(request.model, list(state.present), ()) else Blocked("jobs")
+
+
+def blocked_in_fifo(state: State, turns: "Turns", request: Request, now: float) -> Blocked:
+    target = request.model
+    if (own := state.present.get(target)) is not None:
+        return _blocked_by_itself(own, now)
+    seen = state.learnt[target]
+    if now < seen.held_until:
+        return Blocked("held", until=seen.held_until)
+    gone = {each.model for each in state.present.values() if may_go_now(state, turns.policy, each, target, now)}
+    if fits(state, turns.capacity, target, gone):
+        others = [other for other in turns.promises if other != target]
+        return Blocked(NOTHING) if turns.lets_start(target, gone) else Blocked("promised", others)
+    for kind, is_such in _in_the_way(state, target):
+        such = [each for each in state.present.values() if each.model not in gone and is_such(each)]
+        gone |= {each.model for each in such}
+        if such and fits(state, turns.capacity, target, gone):
+            return Blocked(kind, sorted(each.model for each in such), _until(state, turns.policy, kind, such, target))
+    return Blocked("jobs")
+
+
+def _in_the_way(state: State, target: str) -> list[tuple[str, Callable[[Instance], bool]]]:
+    """From what gives way soonest to what never does."""
+
+    def free(each: Instance) -> bool:
+        return may_go(state.catalogue, each, target)
+
+    return [
+        ("soon wanted", lambda each: free(each) and not each.busy),
+        ("stopping", lambda each: each.phase == STOPPING),
+        ("serving", free),
+        ("leaving", lambda each: each.phase == READY and bool(each.leaving)),
+        ("loading", lambda each: each.phase == LOADING),
+        ("given away", lambda each: each.promised_to not in ("", target)),
+        ("kept", lambda each: True),
+    ]
+
+
+def _until(state: State, policy: Policy, kind: str, such: list[Instance], target: str) -> float | None:
+    if kind != "soon wanted":
+        return None
+    return max(policy.kept_until(state, each, target) for each in such)
+
+
+def _blocked_by_itself(own: Instance, now: float) -> Blocked:
+    if own.phase != READY:
+        return Blocked("itself stopping" if own.phase == STOPPING else NOTHING)
+    if own.leaving:
+        return Blocked("itself leaving", [own.leaving])
+    if own.closed:
+        return Blocked("turn over", [own.promised_to])
+    if now < own.paused_until:
+        return Blocked("paused", until=own.paused_until)
+    return Blocked("limit") if own.in_flight >= own.limit else Blocked(NOTHING)
+
+
+LEAVING = {
+    "changed": "its recipe has changed",
+    "removed": "it was taken out of the configuration",
+    "yielded": "a job wants its room",
+    "idle": "nobody had asked for it for long",
+    "shutdown": "the gateway is shutting down",
+}
+
+
+def sentence(model: str, blocked: Blocked, now: float) -> str:
+    names = ", ".join(repr(name) for name in blocked.by)
+    are = "is" if len(blocked.by) == 1 else "are"
+    left = f"{max(0.0, (blocked.until or now) - now):.0f} s"
+    return {
+        "turn": f"One request is served at a time, and {names} serves one that came before.",
+        "order": f"Requests are served in the order in which they came, and one for {names} is first.",
+        "held": f"The room that {model!r} was to have is gone; it is looked for again in {left}.",
+        "promised": f"The room there is was promised to {names}, which waited longer.",
+        "soon wanted": f"{names} {are} in its room, idle, and likely to be asked for within {left}; then it goes.",
+        "stopping": f"{names} {are} in its room and {are} being stopped.",
+        "serving": f"{names} {are} in its room and {are} serving.",
+        "leaving": f"{names} {are} in its room and {are} to be stopped after what {are} being served.",
+        "loading": f"{names} {are} being loaded, and there is no room for {model!r} beside.",
+        "given away": f"{names} {are} in its room, which was promised to another model.",
+        "kept": f"{names} {are} in its room, pinned or persistent; unload it, or change the configuration.",
+        "jobs": f"There is no room for {model!r} beside the jobs that run; it is loaded when they leave enough.",
+        "itself stopping": f"{model!r} is being stopped, and is loaded anew after that.",
+        "itself leaving": f"{model!r} ends what it serves and is then stopped: {LEAVING.get(''.join(blocked.by))}.",
+        "turn over": f"{model!r} has had its turn and gives its room to {names}.",
+        "paused": f"{model!r} failed a request; whether it still runs is known in {left}.",
+        "limit": f"{model!r} serves as many requests at once as it may.",
+    }.get(blocked.kind, f"{model!r} is about to go on.")
+
+
+Estimate = Callable[[list[Request]], list[float]]
+
+
+def places(state: State, estimate: Estimate, now: float) -> list[Place]:
+    queued = sorted(state.line.everyone(), key=lambda each: (-state.priority(each.model), each.seq))
+    loading = [request for load in state.loads.values() for request in load.waiters.values()]
+    ordered = [(0, request) for request in loading] + list(enumerate(queued, 1))
+    return [
+        Place(
+            request=request.id,
+            model=request.model,
+            position=position,
+            waited_s=now - request.since,
+            estimate_s=left_s,
+            overtaken=state.overtakings.of(request.seq),
+        )
+        for (position, request), left_s in zip(ordered, estimate([each for _, each in ordered]), strict=True)
+    ]
+
+
+def estimate_side_by_side(state: State, requests: list[Request], now: float) -> list[float]:
+    """The rest of its load; or the end of what is served now, and then its load."""
+    busy = [state.learnt[each.model].serve_s for each in state.present.values() if each.in_flight]
+    serving_s = max(busy, default=0.0)
+
+    def left_s(request: Request) -> float:
+        load_s, own = state.learnt[request.model].load_s, state.present.get(request.model)
+        if request.on is not None:
+            return max(0.0, load_s - (now - request.on.began))
+        return serving_s if own is not None and own.open else serving_s + load_s
+
+    return [left_s(request) for request in requests]
+
+
+def estimate_in_a_row(state: State, requests: list[Request], now: float) -> list[float]:
+    """Each after the one before, with a load wherever the model changes."""
+    at = max((state.learnt[each.model].serve_s for each in state.present.values() if each.in_flight), default=0.0)
+    model = next((each.model for each in state.present.values() if each.phase == READY), "")
+    found = []
+    for request in requests:
+        load_s = state.learnt[request.model].load_s
+        if request.on is not None:
+            at += max(0.0, load_s - (now - request.on.began))
+        elif request.model != model:
+            at += load_s
+        model = request.model
+        found.append(at)
+        at += state.learnt[model].serve_s
+    return found

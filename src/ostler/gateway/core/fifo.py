@@ -1,0 +1,152 @@
+"""Many models at once, as far as groups, sets and the ledger let them. Whoever can be served is; the rest wait in the
+order of priority and arrival, and one load serves all who wait for it."""
+
+import math
+from functools import partial
+
+from ostler.gateway.core import explain, gates
+from ostler.gateway.core.effects import Effect
+from ostler.gateway.core.eviction import (
+    EXPECTED_LOSS,
+    Capacity,
+    Policy,
+    choose,
+    fits,
+    may_go,
+    may_go_now,
+)
+from ostler.gateway.core.explain import Blocked
+from ostler.gateway.core.machine import Machine
+from ostler.gateway.core.models import Config
+from ostler.gateway.core.state import LOADING, READY, Instance, Request
+from ostler.gateway.core.turns import Turns
+
+NEWEST_WAIT_WEIGHS = 0.05
+"""Waits change with the hour, not with the minute."""
+
+
+class Fifo(Machine):
+    def __init__(
+        self, config: Config, capacity: Capacity, policy: Policy = EXPECTED_LOSS, *, has_gates: bool = False
+    ) -> None:
+        super().__init__(config, capacity)
+        self.has_gates = has_gates
+        self.turns = Turns(self.state, capacity, policy)
+        self._others_may_go_on = False
+        """A load began: a promise may have been kept that held up others who were asked before."""
+
+    def _serves_at_once(self, instance: Instance) -> bool:
+        return instance.in_flight < instance.limit
+
+    def _wait(self, request: Request, now: float) -> list[Effect]:
+        instance = self.state.present.get(request.model)
+        if instance is not None and instance.phase == LOADING:
+            self.state.join(request, instance)
+            return [self.tell(request)]
+        self.state.enqueue(request)
+        effects = self._try(request.model, now)
+        effects += self.settle(now) if self._others_may_go_on else self._tend_gates()
+        return effects if request.on is not None else [*effects, self.tell(request)]
+
+    def _flight_ended(self, instance: Instance, now: float) -> list[Effect]:
+        if not self.state.line:
+            return []
+        if not instance.in_flight:
+            return self.settle(now)
+        effects = self._serve_row(instance, now)
+        return effects if self.state.line else effects + self._tend_gates()
+
+    def settle(self, now: float) -> list[Effect]:
+        effects: list[Effect] = []
+        self._others_may_go_on = True
+        while self._others_may_go_on:
+            self._others_may_go_on = False
+            self.state.look_at = math.inf
+            self.turns.drop_stale(now)
+            for model in self._in_order():
+                effects += self._try(model, now)
+        return effects + self._preload(now) + self._tend_gates()
+
+    def _tend_gates(self) -> list[Effect]:
+        return gates.tend(self.state) if self.has_gates else []
+
+    def _in_order(self) -> list[str]:
+        rows = self.state.line.rows
+        return sorted(rows, key=lambda model: (-self.state.priority(model), next(iter(rows[model].values())).seq))
+
+    def _try(self, model: str, now: float) -> list[Effect]:
+        """Serve those who wait for the model, or load it, or see to it that room is made."""
+        state = self.state
+        if (instance := state.present.get(model)) is not None:
+            return self._serve_row(instance, now)
+        held_until = state.learnt[model].held_until
+        if now < held_until:
+            state.look_again(held_until)
+            return []
+        if (victims := self._room_for(model, now)) is None:
+            if stopped := self._stop_unwanted_loads(model, now):
+                return stopped
+            self.turns.take(model, now)
+            return []
+        row = state.line.row(model)
+        state.usual_wait_s += NEWEST_WAIT_WEIGHS * (now - row[0].since - state.usual_wait_s)
+        self.turns.drop(model, now)
+        self._others_may_go_on = True
+        return self.start(model, row, [state.present[victim] for victim in victims], now)
+
+    def _serve_row(self, instance: Instance, now: float) -> list[Effect]:
+        if instance.phase == READY and not instance.open:
+            if now < instance.paused_until:
+                self.state.look_again(instance.paused_until)
+            instance.reopen(now)
+        effects: list[Effect] = []
+        while instance.open and instance.in_flight < instance.limit:
+            request = self.state.line.first(instance.model)
+            if request is None:
+                break
+            effects.append(self.grant(request, instance, now))
+        return effects
+
+    def _room_for(self, target: str, now: float) -> list[str] | None:
+        """Whom to evict, none of them serving; None: there is no room now."""
+        may = partial(may_go_now, self.state, self.turns.policy, target=target, now=now)
+        candidates = self.turns.candidates(target, may, now)
+        victims = choose(candidates, partial(self.turns.lets_start, target))
+        if victims is None:
+            self._look_when_idle_ones_may_go(target, now)
+        return victims
+
+    def _look_when_idle_ones_may_go(self, target: str, now: float) -> None:
+        for instance in self.state.present.values():
+            if not instance.busy and may_go(self.state.catalogue, instance, target):
+                kept_until = self.turns.policy.kept_until(self.state, instance, target)
+                if kept_until > now:
+                    self.state.look_again(kept_until)
+
+    def _stop_unwanted_loads(self, target: str, now: float) -> list[Effect]:
+        """A load that nobody waits for any more goes on, unless it is in somebody's way."""
+        unwanted = [each for each in self.state.loads.values() if not each.waiters and not each.preload]
+        if not unwanted:
+            return []
+        may = partial(may_go_now, self.state, self.turns.policy, target=target, now=now)
+        gone = {each.model for each in self.state.present.values() if may(each)} | {each.model for each in unwanted}
+        return self.stop(unwanted, "abandoned") if fits(self.state, self.capacity, target, gone) else []
+
+    def _preload(self, now: float) -> list[Effect]:
+        """Only into room that nobody uses or waits for."""
+        effects: list[Effect] = []
+        for model in list(self.state.preloads) if not self.state.line else ():
+            if model in self.state.present:
+                del self.state.preloads[model]
+            else:
+                effects += self.preload(model, now)
+        return effects
+
+    def _has_free_room(self, model: str) -> bool:
+        return fits(self.state, self.capacity, model, ())
+
+    def _estimates(self, requests: list[Request], now: float) -> list[float]:
+        return explain.estimate_side_by_side(self.state, requests, now)
+
+    def blocked(self, request: Request, now: float) -> Blocked:
+        return explain.blocked_in_fifo(self.state, self.turns, request, now)

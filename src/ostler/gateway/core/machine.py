@@ -1,0 +1,326 @@
+"""What both schedulers do alike: all but the order in which requests are served and the choice of what to load."""
+
+from collections.abc import Callable, Iterable
+
+from ostler.gateway.core import explain, gates, orders, refusals
+from ostler.gateway.core.effects import Effect, Grant, Refuse, StartLoad, StopModels, Tell, Unloaded
+from ostler.gateway.core.events import (
+    CallerGone,
+    Event,
+    GateDrained,
+    GateUsed,
+    LoadDone,
+    RequestArrived,
+    RequestCancelled,
+    RequestFailed,
+    RoomChanged,
+    ServeDone,
+    Stopped,
+    TimePassed,
+)
+from ostler.gateway.core.eviction import EXPECTED_LOSS, Capacity, may_go
+from ostler.gateway.core.explain import Blocked, Place
+from ostler.gateway.core.learnt import STEADY_S
+from ostler.gateway.core.models import Config
+from ostler.gateway.core.state import IN_FLIGHT, LOADING, QUEUED, READY, STOPPING, Instance, Request, State
+
+PAUSE_S = 1.0
+"""How long the word about a process that has died may be behind the word about its requests."""
+
+
+class Machine:
+    def __init__(self, config: Config, capacity: Capacity) -> None:
+        self.state = State(config)
+        self.capacity = capacity
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        match event:
+            case RequestArrived():
+                return self._arrived(event, now)
+            case ServeDone():
+                return self._served(event.request, now)
+            case RequestCancelled():
+                return self._cancelled(event.request, now)
+            case CallerGone():
+                return self._caller_gone(event.request, now)
+            case RequestFailed():
+                return self._request_failed(event.request, now)
+            case LoadDone():
+                return self._load_done(event, now)
+            case Stopped():
+                return self._stopped(event, now)
+            case GateUsed():
+                return gates.used(self.state, event, now)
+            case GateDrained():
+                return self._gate_drained(event, now)
+            case TimePassed():
+                return self._time_passed(now)
+            case RoomChanged():
+                return self.settle(now)
+            case _:
+                return orders.obey(self, event, now)
+
+    def due(self) -> float | None:
+        """The next moment at which `TimePassed` changes something."""
+        return self.state.due()
+
+    def why(self, request_id: int, now: float) -> str:
+        """What a request waits for."""
+        request = self.state.requests.get(request_id)
+        if request is None:
+            return "It is not here: it was answered, or it never came."
+        if request.place != QUEUED:
+            return explain.not_queued(self.state, request, now)
+        return explain.sentence(request.model, self.blocked(request, now), now)
+
+    def places(self, now: float) -> list[Place]:
+        """All who wait, in the order in which they are asked."""
+        return explain.places(self.state, lambda requests: self._estimates(requests, now), now)
+
+    def price(self, model: str, now: float) -> float | None:
+        """What a job that wants the room of this model should pay for it, in seconds; None: it is not to be had."""
+        instance = self.state.present.get(model)
+        if instance is None or instance.busy or not may_go(self.state.catalogue, instance, ""):
+            return None
+        return EXPECTED_LOSS.loss(self.state, instance, model, now)
+
+    # What the two differ in
+
+    def settle(self, now: float) -> list[Effect]:
+        """Something has ended or changed: let those go on who can."""
+        raise NotImplementedError
+
+    def _serves_at_once(self, instance: Instance) -> bool:
+        raise NotImplementedError
+
+    def _wait(self, request: Request, now: float) -> list[Effect]:
+        """It cannot be served at once: find it a place, and do what can be done for it."""
+        raise NotImplementedError
+
+    def _flight_ended(self, instance: Instance, now: float) -> list[Effect]:
+        raise NotImplementedError
+
+    def _has_free_room(self, model: str) -> bool:
+        raise NotImplementedError
+
+    def _estimates(self, requests: list[Request], now: float) -> list[float]:
+        raise NotImplementedError
+
+    def blocked(self, request: Request, now: float) -> Blocked:
+        """What keeps a request in the line."""
+        raise NotImplementedError
+
+    # Requests
+
+    def _arrived(self, event: RequestArrived, now: float) -> list[Effect]:
+        state = self.state
+        if state.closing:
+            return [refusals.closing(event.request)]
+        model = state.catalogue.names.get(event.model)
+        if model is None:
+            return [refusals.unknown(event.request, event.model)]
+        seen = state.learnt[model]
+        seen.arrived(now)
+        instance = state.present.get(model)
+        if instance is not None and instance.open and self._serves_at_once(instance):
+            return [self.grant(state.arrive(event.request, model, now, event.again), instance, now)]
+        if now < seen.backoff_until:
+            return [refusals.load_failed(event.request, model, seen, now)]
+        waiting, may_wait = state.count_waiting(model), state.catalogue.recipes[model].queue_limit
+        if may_wait is not None and waiting >= may_wait:
+            return [refusals.full(event.request, model, waiting, self._place_free_in_s(model, now))]
+        return self._wait(state.arrive(event.request, model, now, event.again), now)
+
+    def _place_free_in_s(self, model: str, now: float) -> float:
+        """About when one of those who wait for the model will have gone on."""
+        instance, seen = self.state.present.get(model), self.state.learnt[model]
+        if instance is None or instance.phase == STOPPING:
+            return seen.load_s
+        return seen.serve_s if instance.phase == READY else seen.load_s - (now - instance.began)
+
+    def grant(self, request: Request, instance: Instance, now: float) -> Grant:
+        self.state.fly(request, instance, now)
+        return Grant(request.id, request.model)
+
+    def tell(self, request: Request) -> Tell:
+        if request.on is not None:
+            return Tell(request.id, 0, f"{request.model!r} is being loaded")
+        return Tell(request.id, 1 + self.state.queued_before(request), f"waiting for {request.model!r}")
+
+    def _cancelled(self, request_id: int, now: float) -> list[Effect]:
+        request = self.state.requests.get(request_id)
+        if request is None or request.place == IN_FLIGHT:
+            return []
+        self.state.forget(request)
+        return self.settle(now)
+
+    def _in_flight(self, request_id: int) -> tuple[Request, Instance] | None:
+        request = self.state.requests.get(request_id)
+        if request is None or request.place != IN_FLIGHT or request.on is None:
+            return None
+        return request, request.on
+
+    def _served(self, request_id: int, now: float) -> list[Effect]:
+        if (found := self._in_flight(request_id)) is None:
+            return []
+        request, instance = found
+        self.state.forget(request)
+        self.state.learnt[request.model].served(now - request.granted_at)
+        instance.last_use = now
+        return self._after_flight(instance, now)
+
+    def _caller_gone(self, request_id: int, now: float) -> list[Effect]:
+        if (found := self._in_flight(request_id)) is None:
+            return []
+        self.state.forget(found[0])
+        return self._after_flight(found[1], now)
+
+    def _request_failed(self, request_id: int, now: float) -> list[Effect]:
+        if (found := self._in_flight(request_id)) is None:
+            return []
+        request, instance = found
+        effects: list[Effect] = []
+        if (refusal := self._final_answer(request, instance, now)) is not None:
+            self.state.forget(request)
+            effects.append(refusal)
+        else:
+            self.state.land(request)
+            request.failed_before = True
+            if instance.phase == READY:
+                instance.paused_until = now + PAUSE_S
+                instance.reopen(now)
+            effects += self._wait(request, now)
+        return effects + self._after_flight(instance, now)
+
+    def _final_answer(self, request: Request, instance: Instance, now: float) -> Refuse | None:
+        """What a request hears that its process failed; None: it is tried again. Once is the fault of the process; a
+        request that fails twice may be what kills it."""
+        model, seen = request.model, self.state.learnt[request.model]
+        if self.state.closing:
+            return refusals.closing(request.id)
+        if instance.ended_by == "unloaded":
+            return refusals.unloaded(request.id, model)
+        if model not in self.state.catalogue.recipes:
+            return refusals.removed(request.id, model)
+        if request.failed_before or now < seen.backoff_until:
+            return refusals.died(request.id, model, seen, now)
+        return None
+
+    def _after_flight(self, instance: Instance, now: float) -> list[Effect]:
+        return self._leave_if_idle(instance) + self._flight_ended(instance, now)
+
+    def _leave_if_idle(self, instance: Instance) -> list[Effect]:
+        is_over = instance.leaving and not instance.busy and instance.phase == READY
+        return self.stop([instance], instance.leaving) if is_over else []
+
+    def refuse(self, requests: Iterable[Request], refusal: Callable[[Request], Refuse]) -> list[Effect]:
+        effects: list[Effect] = []
+        for request in list(requests):
+            self.state.forget(request)
+            effects.append(refusal(request))
+        return effects
+
+    # Processes
+
+    def start(self, model: str, waiters: Iterable[Request], evict: list[Instance], now: float) -> list[Effect]:
+        for victim in evict:
+            self.state.is_stopping(victim, "evicted")
+        instance = self.state.begin(model, now)
+        effects: list[Effect] = [StartLoad(instance.load, model, sorted(victim.model for victim in evict))]
+        for request in list(waiters):
+            self.state.join(request, instance)
+            effects.append(self.tell(request))
+        return effects
+
+    def preload(self, model: str, now: float) -> list[Effect]:
+        """Load it though nobody waits for it, if there is room and nothing speaks against it."""
+        seen = self.state.learnt[model]
+        not_before = max(seen.held_until, seen.backoff_until)
+        if now < not_before:
+            self.state.look_again(not_before)
+            return []
+        if not self._has_free_room(model):
+            return []
+        effects = self.start(model, (), [], now)
+        self.state.present[model].preload = True
+        del self.state.preloads[model]
+        return effects
+
+    def stop(self, instances: list[Instance], reason: str) -> list[Effect]:
+        if not instances:
+            return []
+        for instance in instances:
+            self.state.is_stopping(instance, reason)
+        return [StopModels([instance.model for instance in instances], reason)]
+
+    def _load_done(self, event: LoadDone, now: float) -> list[Effect]:
+        instance = self.state.loads.get(event.load)
+        if instance is None:
+            return []
+        if event.error or event.no_room:
+            return self._load_failed(instance, event, now)
+        self.state.is_ready(instance, now)
+        self.state.learnt[instance.model].loaded(now - instance.began)
+        effects: list[Effect] = []
+        for request in list(instance.waiters.values()):
+            if instance.in_flight < instance.limit:
+                effects.append(self.grant(request, instance, now))
+            else:
+                self.state.enqueue(request)
+                effects.append(self.tell(request))
+        return effects + self.settle(now)
+
+    def _load_failed(self, instance: Instance, event: LoadDone, now: float) -> list[Effect]:
+        model, waiters = instance.model, list(instance.waiters.values())
+        seen = self.state.learnt[model]
+        if event.error:
+            seen.failed(event.error, now)
+            lost = self.state.waiting_for(model) if now < seen.backoff_until else waiters
+            effects = self.refuse(lost, lambda request: refusals.load_failed(request.id, model, seen, now))
+        else:
+            seen.held_until = now + PAUSE_S
+            effects = self.back_to_line(waiters)
+            if instance.preload:
+                self.state.preloads[model] = None
+        self.state.is_gone(instance)
+        return effects + self.settle(now)
+
+    def back_to_line(self, requests: list[Request]) -> list[Effect]:
+        for request in requests:
+            self.state.enqueue(request)
+        return [self.tell(request) for request in requests]
+
+    def _stopped(self, event: Stopped, now: float) -> list[Effect]:
+        instance = self.state.present.get(event.model)
+        if instance is None or event.load not in (0, instance.load):
+            return self.settle(now)  # whatever it was, its room is free
+        if instance.phase == LOADING:
+            # Without its token this may be the word about the process before; every load has an end of its own.
+            return self._load_done(LoadDone(event.load, event.error or "it was stopped"), now) if event.load else []
+        seen = self.state.learnt[event.model]
+        if now - instance.ready_at >= STEADY_S:
+            seen.failures = 0
+        if event.error and instance.phase == READY:
+            seen.failed(event.error, now)
+        self.state.is_gone(instance)
+        effects: list[Effect] = []
+        if now < seen.backoff_until:
+            lost = self.state.waiting_for(event.model)
+            effects = self.refuse(lost, lambda request: refusals.died(request.id, event.model, seen, now))
+        return effects + self._tell_unloaded(event.model) + self.settle(now)
+
+    def _gate_drained(self, event: GateDrained, now: float) -> list[Effect]:
+        instance = gates.drained(self.state, event, now)
+        return [] if instance is None else self._leave_if_idle(instance) + self.settle(now)
+
+    def _tell_unloaded(self, model: str) -> list[Effect]:
+        for unloading in self.state.unloading:
+            unloading.left.discard(model)
+        done = [unloading for unloading in self.state.unloading if not unloading.left]
+        self.state.unloading = [unloading for unloading in self.state.unloading if unloading.left]
+        return [Unloaded(unloading.ref, unloading.models) for unloading in done]
+
+    def _time_passed(self, now: float) -> list[Effect]:
+        idle = self.state.idle_too_long(now)
+        effects = [effect for instance in idle for effect in orders.leave(self, instance, "idle", now)]
+        return effects + self.settle(now) if idle or self.state.look_at <= now else []

@@ -1,0 +1,47 @@
+"""The answers that are not a model's: what was wrong and what to do, one sentence each."""
+
+import math
+
+from ostler.gateway.core.effects import Refuse
+from ostler.gateway.core.learnt import Learnt
+
+
+def unknown(request: int, model: str) -> Refuse:
+    message = f"There is no model {model!r}; GET /v1/models lists those there are."
+    return Refuse(request, "model_not_found", message, 404)
+
+
+def removed(request: int, model: str) -> Refuse:
+    message = f"The model {model!r} was taken out of the configuration; GET /v1/models lists those there are."
+    return Refuse(request, "model_not_found", message, 404)
+
+
+def full(request: int, model: str, waiting: int, retry_after_s: float) -> Refuse:
+    wait_s = max(1.0, math.ceil(retry_after_s))
+    message = f"{waiting} requests wait for {model!r} already, as many as may; try again in {wait_s:.0f} s."
+    return Refuse(request, "queue_full", message, 429, wait_s)
+
+
+def load_failed(request: int, model: str, seen: Learnt, now: float) -> Refuse:
+    return _failed(request, f"{model!r} could not be loaded", seen, now)
+
+
+def died(request: int, model: str, seen: Learnt, now: float) -> Refuse:
+    return _failed(request, f"{model!r} ended before it answered", seen, now)
+
+
+def _failed(request: int, what: str, seen: Learnt, now: float) -> Refuse:
+    said = f"{what}: {seen.error}" if seen.error else what
+    wait_s = seen.backoff_until - now
+    if wait_s <= 0:
+        return Refuse(request, "model_load_failed", f"{said}; its log says more.", 502)
+    said += f"; that was {seen.failures} times in a row, and it is tried again in {math.ceil(wait_s)} s."
+    return Refuse(request, "model_load_failed", said, 502, wait_s)
+
+
+def unloaded(request: int, model: str) -> Refuse:
+    return Refuse(request, "unloaded", f"{model!r} was unloaded; ask again to have it loaded anew.", 503)
+
+
+def closing(request: int) -> Refuse:
+    return Refuse(request, "shutting_down", "The gateway is shutting down; ask again when it is back.", 503)

@@ -1,0 +1,34 @@
+"""What the rest of the gateway sees of either scheduler."""
+
+from typing import Protocol
+
+from ostler.gateway.core.effects import Effect
+from ostler.gateway.core.events import Event
+from ostler.gateway.core.eviction import Capacity
+from ostler.gateway.core.explain import Place
+from ostler.gateway.core.fifo import Fifo
+from ostler.gateway.core.models import Config
+from ostler.gateway.core.serial import Serial
+
+
+class Scheduler(Protocol):
+    def step(self, event: Event, now: float) -> list[Effect]: ...
+
+    def due(self) -> float | None:
+        """The next moment at which `TimePassed` changes something."""
+        ...
+
+    def why(self, request_id: int, now: float) -> str: ...
+
+    def places(self, now: float) -> list[Place]: ...
+
+    def price(self, model: str, now: float) -> float | None:
+        """What a job that wants the room of this model should pay for it, in seconds; None: it is not to be had."""
+        ...
+
+
+SCHEDULERS: dict[str, type[Serial] | type[Fifo]] = {"serial": Serial, "fifo": Fifo}
+
+
+def make(name: str, config: Config, capacity: Capacity) -> Scheduler:
+    return SCHEDULERS[name](config, capacity)

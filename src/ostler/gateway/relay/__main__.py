@@ -1,0 +1,44 @@
+"""python -m ostler.gateway.relay --listen HOST:PORT --control FD [--spool FOLDER]"""
+
+import argparse
+import asyncio
+import contextlib
+import resource
+import socket
+import sys
+from pathlib import Path
+
+import uvloop
+
+from ostler.gateway.relay.process import run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m ostler.gateway.relay", description="The gateway's data plane.")
+    parser.add_argument("--listen", required=True, metavar="HOST:PORT", help="where callers come in; port 0: any")
+    parser.add_argument(
+        "--control", required=True, type=int, metavar="FD", help="the socket whose other end the hub has"
+    )
+    parser.add_argument("--spool", type=Path, default=None, help="where large bodies are kept while they wait")
+    options = parser.parse_args()
+    host, _, port = options.listen.rpartition(":")
+    _allow_many_files()
+    control = socket.socket(fileno=options.control)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run(host.strip("[]"), int(port), control, options.spool))
+    except OSError as error:
+        print(f"relay: {options.listen} cannot be listened on: {error.strerror or error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _allow_many_files() -> None:
+    """Each caller and each instance's connection is one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

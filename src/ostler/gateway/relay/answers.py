@@ -1,0 +1,83 @@
+"""What the relay itself says to callers: errors in OpenAI's shape, small answers, comments and errors in streams."""
+
+import math
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import msgspec
+
+encode = msgspec.json.encode
+
+REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
+    b"X-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n%b\r\n"
+)
+CLOSE = b"Connection: close\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+DONE_EVENT = b"data: [DONE]\n\n"
+
+
+class Refusal(NamedTuple):
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after_s: float | None = None
+
+    def document(self) -> dict[str, Any]:
+        kind = TYPES.get(self.status) or ("invalid_request_error" if self.status < 500 else "server_error")
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
+
+
+def page(
+    status: int,
+    body: bytes,
+    content_type: bytes = b"application/json",
+    *,
+    more_lines: bytes = b"",
+    close: bool = False,
+    bodiless: bool = False,
+) -> bytes:
+    """A whole answer. `bodiless` is for HEAD: the head that the body would have had."""
+    head = b"HTTP/1.1 %d %b\r\nContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n" % (
+        status,
+        REASONS.get(status, b"Unknown"),
+        content_type,
+        len(body),
+        more_lines,
+        CLOSE if close else b"",
+    )
+    return head if bodiless else head + body
+
+
+def refusal_page(refusal: Refusal, *, close: bool = False, bodiless: bool = False) -> bytes:
+    lines = b"WWW-Authenticate: Bearer\r\n" if refusal.status == 401 else b""
+    if refusal.retry_after_s is not None:
+        lines += b"Retry-After: %d\r\n" % max(1, math.ceil(refusal.retry_after_s))
+    return page(refusal.status, encode(refusal.document()), more_lines=lines, close=close, bodiless=bodiless)
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def comment(text: str) -> bytes:
+    """A line that every reader of event streams skips."""
+    return b": " + " ".join(text.split()).encode(errors="replace") + b"\n\n"
+
+
+def error_events(refusal: Refusal) -> bytes:
+    """An error where the status has been sent already. Whatever line was begun before it is ended first."""
+    return b"\n\ndata: " + encode(refusal.document()) + b"\n\n" + DONE_EVENT
+
+
+def error_message(body: bytes) -> str:
+    """What a server's own error says, as far as that can be told."""
+    try:
+        said = msgspec.json.decode(body)["error"]
+        return str(said["message"] if isinstance(said, dict) else said)
+    except (msgspec.MsgspecError, UnicodeDecodeError, LookupError, TypeError):
+        return body.decode(errors="replace").strip()[:1000]

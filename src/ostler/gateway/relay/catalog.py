@@ -1,0 +1,100 @@
+"""What the hub has configured, made quick to ask: models by any of their names, callers by their secrets."""
+
+import hashlib
+import hmac
+from typing import TYPE_CHECKING, Any
+
+from ostler.gateway.control import KeySetup, ModelSetup, Setup
+from ostler.gateway.relay.answers import encode
+
+if TYPE_CHECKING:
+    from ostler.gateway.relay.instances import Instance
+
+
+class Key:
+    __slots__ = ("digest", "in_flight", "limit", "role", "user")
+
+    def __init__(self, setup: KeySetup) -> None:
+        self.digest = bytes.fromhex(setup.digest)
+        self.in_flight = 0
+        self.configure(setup)
+
+    def configure(self, setup: KeySetup) -> None:
+        self.user = setup.user
+        self.role = setup.role
+        self.limit = setup.limits.in_flight
+
+
+class Model:
+    __slots__ = ("name", "open", "rewrites", "setup", "waiting")
+
+    def __init__(self, name: str, setup: ModelSetup) -> None:
+        self.name = name
+        self.open: list[Instance] = []
+        """The instances whose gate stands open."""
+        self.waiting = 0
+        """Requests that the hub has been asked about. While there are any, nobody passes them through an open gate."""
+        self.configure(setup)
+
+    def configure(self, setup: ModelSetup) -> None:
+        self.setup = setup
+        self.rewrites = bool(setup.upstream_name or setup.filters.strip or setup.filters.set)
+
+    def with_room(self) -> "Instance | None":
+        """The open instance with the fewest requests, if it may have one more."""
+        if not self.open or self.waiting:
+            return None
+        best = self.open[0] if len(self.open) == 1 else min(self.open, key=_load)
+        return best if best.limit is None or best.in_flight < best.limit else None
+
+    def document(self) -> dict[str, Any]:
+        status = {"value": "loaded" if self.open else "unloaded"}
+        return {"object": "model", "owned_by": "ostler", **self.setup.document, "id": self.name, "status": status}
+
+
+def _load(instance: "Instance") -> int:
+    """Full ones last."""
+    return instance.in_flight if instance.limit is None or instance.in_flight < instance.limit else 1 << 30
+
+
+class Catalog:
+    def __init__(self) -> None:
+        self.max_body_bytes = 0
+        self.models: dict[str, Model] = {}
+        self.names: dict[str, Model] = {}
+        """By name and by alias."""
+        self._keys: dict[bytes, Key] = {}
+        self._page = b""
+
+    def configure(self, setup: Setup) -> None:
+        """Models and keys that stay are the same objects: what is under way counts on."""
+        self.max_body_bytes = setup.max_body_bytes
+        known, self.models = self.models, {}
+        for name, of_model in setup.models.items():
+            model = self.models[name] = known.get(name) or Model(name, of_model)
+            model.configure(of_model)
+        self.names = {
+            alias: self.models[name] for name, of in setup.models.items() for alias in of.aliases
+        } | self.models
+        keys, self._keys = self._keys, {}
+        for of_key in setup.keys:
+            key = keys.get(bytes.fromhex(of_key.digest)) or Key(of_key)
+            key.configure(of_key)
+            self._keys[key.digest] = key
+        self.changed()
+
+    def changed(self) -> None:
+        """A gate was opened or closed."""
+        self._page = b""
+
+    def key_of(self, secret: bytes) -> Key | None:
+        digest = hashlib.sha256(secret).digest()
+        key = self._keys.get(digest)
+        return key if key is not None and hmac.compare_digest(key.digest, digest) else None
+
+    def page(self) -> bytes:
+        """`GET /v1/models`."""
+        if not self._page:
+            listed = [model.document() for model in self.models.values() if not model.setup.unlisted]
+            self._page = encode({"object": "list", "data": listed})
+        return self._page

@@ -1,0 +1,98 @@
+"""One process that serves a model, as the relay sees it: its gate, the requests it has, and the connections to it."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ostler.gateway.relay.upstream import Upstream
+
+if TYPE_CHECKING:
+    from ostler.gateway.relay.catalog import Model
+    from ostler.gateway.relay.exchange import Exchange
+    from ostler.gateway.relay.limits import Limits
+
+
+class Instance:
+    __slots__ = (
+        *("_connecting", "_limits", "alive", "closing", "exchanges", "host", "host_line", "id", "idle", "limit"),
+        *("model", "port", "served"),
+    )
+
+    def __init__(self, name: str, host: str, port: int, limits: "Limits") -> None:
+        self.id = name
+        self.host = host
+        self.port = port
+        self.host_line = b"Host: %b:%d\r\n" % (f"[{host}]".encode() if ":" in host else host.encode(), port)
+        self.model: Model | None = None
+        """Whose gate this is, while it stands open."""
+        self.limit: int | None = None
+        self.closing = False
+        """The hub waits to hear that it is drained."""
+        self.alive = True
+        self.exchanges: set[Exchange] = set()
+        self.served = 0
+        self.idle: list[Upstream] = []
+        self._limits = limits
+        self._connecting: set[asyncio.Task[None]] = set()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.exchanges)
+
+    def open(self, model: "Model", limit: int | None) -> None:
+        self.limit = limit
+        self.closing = False
+        if self.model is not model:
+            self.shut()
+            self.model = model
+            model.open.append(self)
+
+    def shut(self) -> None:
+        if self.model is not None:
+            self.model.open.remove(self)
+            self.model = None
+
+    def gone(self) -> None:
+        self.alive = False
+        self.shut()
+        self.let_go_of_idle()
+
+    def let_go_of_idle(self) -> None:
+        for upstream in self.idle:
+            upstream.transport.close()
+        self.idle.clear()
+
+    # Connections
+
+    def begin(self, exchange: "Exchange", *, fresh: bool = False) -> None:
+        """Send it over a connection that stands, or over a new one."""
+        if self.idle and not fresh:
+            self.idle.pop().begin(exchange, reused=True)
+            return
+        task = asyncio.get_running_loop().create_task(self._connect(exchange))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _connect(self, exchange: "Exchange") -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._limits.connect_s):
+                _, upstream = await loop.create_connection(lambda: Upstream(self), self.host, self.port)
+        except TimeoutError:
+            if exchange.instance is self:
+                exchange.failed("its server cannot be reached: no answer in time", sent=False)
+            return
+        except OSError as error:
+            if exchange.instance is self:
+                exchange.failed(f"its server cannot be reached: {error}", sent=False)
+            return
+        if exchange.instance is self and exchange.upstream is None:
+            upstream.begin(exchange, reused=False)
+        else:
+            self.keep(upstream)
+
+    def keep(self, upstream: Upstream) -> None:
+        """A connection that can take another request."""
+        if self.alive and len(self.idle) < self._limits.kept_connections and not upstream.transport.is_closing():
+            self.idle.append(upstream)
+        else:
+            upstream.transport.close()

@@ -1,0 +1,50 @@
+"""What a caller who streams hears while its model loads: comments, which programs skip."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ostler.gateway.relay.answers import CLOSE, STREAM_HEAD, chunk, comment
+
+if TYPE_CHECKING:
+    from ostler.gateway.relay.exchange import Exchange
+    from ostler.gateway.relay.limits import Limits
+
+
+class Loading:
+    def __init__(self, exchange: "Exchange", limits: "Limits") -> None:
+        self.begun = False
+        """The status has been sent: from now on an error is an event."""
+        self._exchange = exchange
+        self._every_s = limits.loading_every_s
+        self._text = ""
+        self._after_s = limits.loading_after_s
+        self._loop = asyncio.get_running_loop()
+        self.resume()
+
+    def resume(self) -> None:
+        """It waits, or waits again."""
+        self._timer = self._loop.call_later(self._after_s, self._speak)
+
+    def tell(self, text: str) -> None:
+        """The next comment says this. What is new is said at once, but no news is said twice."""
+        if text != self._text:
+            self._text = text
+            if self.begun:
+                self._timer.cancel()
+                self._speak()
+
+    def _speak(self) -> None:
+        caller = self._exchange.caller
+        if caller is None:
+            return
+        if not self.begun:
+            self.begun = True
+            request = self._exchange.request
+            caller.transport.write(STREAM_HEAD % (b"" if request.persistent else CLOSE))
+        if not caller.full:
+            caller.transport.write(chunk(comment(f"loading {self._text}")))
+        self._timer = self._loop.call_later(self._every_s, self._speak)
+
+    def pause(self) -> None:
+        """It waits no more."""
+        self._timer.cancel()

@@ -1,0 +1,355 @@
+"""The relay: sends each request where it belongs, and does what the hub says. An open gate is all it decides by."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ostler.gateway.control import (
+    Abort,
+    Answer,
+    Close,
+    Done,
+    Drained,
+    Gone,
+    Grant,
+    Open,
+    Refuse,
+    Setup,
+    Stop,
+    Tell,
+    ToHub,
+    ToRelay,
+    Used,
+)
+from ostler.gateway.relay.answers import Refusal, encode, page
+from ostler.gateway.relay.body import Spool
+from ostler.gateway.relay.caller import STOPPING, Caller
+from ostler.gateway.relay.catalog import Catalog, Key, Model
+from ostler.gateway.relay.exchange import Exchange
+from ostler.gateway.relay.fields import NotReadable, named, rewritten
+from ostler.gateway.relay.inquiry import MAX_BODY_BYTES, Inquiry
+from ostler.gateway.relay.instances import Instance
+from ostler.gateway.relay.limits import Limits
+from ostler.gateway.relay.request import Request, bad_request, too_large, upstream_candidates
+
+USED_EVERY_S = 0.1
+HUB_PAGES = (b"/running", b"/unload", b"/metrics", b"/")
+HUB_FOLDERS = (b"/api/", b"/logs")
+NO_KEY = Refusal(
+    401,
+    "invalid_api_key",
+    "show a token as `Authorization: Bearer …` or `x-api-key: …`; this one is missing or unknown",
+)
+
+
+class Relay:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, send: Callable[[ToHub], None], limits: Limits, folder: Path | None = None
+    ) -> None:
+        self.loop = loop
+        self.send = send
+        self.limits = limits
+        self.spool = Spool(limits, folder)
+        self.catalog = Catalog()
+        self.callers: set[Caller] = set()
+        self.instances: dict[str, Instance] = {}
+        self.requests: dict[int, Exchange | Inquiry] = {}
+        """Those that the hub knows of."""
+        self.linked = True
+        """The hub is there."""
+        self.stopping = False
+        self.on_setup: Callable[[], None] = lambda: None
+        self.on_stop: Callable[[float], None] = lambda drain_s: None
+        self.on_empty: Callable[[], object] = lambda: None
+        self._ids = itertools.count(1)
+        self._used: set[Instance] = set()
+        self._ended: list[Done] = []
+        self._telling = False
+        self._told: dict[type, Callable[[Any], None]] = {
+            Setup: self._configure,
+            Open: self._open,
+            Close: self._close,
+            Gone: self._gone,
+            Grant: self._grant,
+            Refuse: self._refuse,
+            Tell: self._tell,
+            Abort: self._abort,
+            Answer: self._answer,
+            Stop: self._stop,
+        }
+
+    def new_id(self) -> int:
+        return next(self._ids)
+
+    # Requests
+
+    def look_at_head(self, request: Request, version: str) -> Refusal | None:
+        """Who calls, before anything else; then whether the rest of the request is worth reading."""
+        if request.path != b"/health":
+            for secret in (request.bearer, request.api_key):
+                if secret and (key := self.catalog.key_of(secret)) is not None:
+                    request.key = key
+                    break
+            else:
+                return NO_KEY
+        fault = request.fault(version, self.catalog.max_body_bytes)
+        if fault is not None:
+            # Whoever wrote this may see another end of it than we do: nothing that follows is read.
+            request.persistent = False
+        return fault if fault is not None or not self.stopping else STOPPING
+
+    def begin(self, caller: Caller, request: Request) -> None:
+        path, key = request.path, request.key
+        if path == b"/health":
+            self._page(caller, request, b'{"status":"ok"}')
+        elif key is None:
+            caller.refuse(request, NO_KEY)
+        elif path == b"/v1/models" or path.startswith(b"/v1/models/"):
+            self._models(caller, request)
+        elif path in HUB_PAGES or path.startswith(HUB_FOLDERS):
+            if request.body.size > MAX_BODY_BYTES:
+                caller.refuse(request, too_large(MAX_BODY_BYTES))
+            else:
+                caller.answering = Inquiry(self, caller, request, key)
+        elif key.limit is not None and key.in_flight >= key.limit:
+            message = f"this key may have {key.limit} requests at a time; wait until one has ended"
+            caller.refuse(request, Refusal(429, "too_many_requests", message, None, 1))
+        else:
+            self._for_model(caller, request, key)
+
+    def _for_model(self, caller: Caller, request: Request, key: Key) -> None:
+        stream = False
+        try:
+            if request.path.startswith(b"/upstream/"):
+                model = self._upstream(request)
+            elif request.form is not None:
+                model = self._in_form(request)
+            elif request.body.size:
+                model, stream = self._in_json(request)
+            elif name := request.model_in_query():
+                model = self._model(name)
+                if model.setup.upstream_name:
+                    request.model_in_query_becomes(model.setup.upstream_name)
+            else:
+                raise _Refused(_nothing_named(request))
+        except _Refused as refused:
+            caller.refuse(request, refused.refusal)
+            return
+        except NotReadable as error:
+            caller.refuse(request, bad_request(str(error), "model"))
+            return
+        exchange = Exchange(self, caller, request, model, key)
+        exchange.stream = stream
+        caller.answering = exchange
+        exchange.start()
+
+    def _model(self, name: str) -> Model:
+        model = self.catalog.names.get(name)
+        if model is None:
+            message = f"there is no model {name!r}; GET /v1/models lists those there are"
+            raise _Refused(Refusal(404, "model_not_found", message, "model"))
+        return model
+
+    def _in_json(self, request: Request) -> tuple[Model, bool]:
+        body = request.body.contents()
+        found = named(body)
+        model = self._model(found.model)
+        if model.rewrites:
+            request.body.replace(rewritten(body, model.setup))
+        return model, found.stream
+
+    def _in_form(self, request: Request) -> Model:
+        form = request.form
+        if form is None or form.value is None:
+            raise _Refused(bad_request("the form has no field `model`", "model"))
+        model = self._model(form.value.decode(errors="replace").strip())
+        if model.setup.upstream_name:
+            request.body.splice(form.start, form.end, model.setup.upstream_name.encode())
+        return model
+
+    def _upstream(self, request: Request) -> Model:
+        for name, rest in upstream_candidates(request.path):
+            if name in self.catalog.names:
+                query = b"?" + request.query if request.query else b""
+                request.target = (rest or b"/") + query
+                return self.catalog.names[name]
+        first = request.path.decode("latin-1").split("/")[2]
+        return self._model(first)
+
+    def _models(self, caller: Caller, request: Request) -> None:
+        if request.method not in (b"GET", b"HEAD"):
+            caller.refuse(request, Refusal(405, "method_not_allowed", "models are listed by GET"))
+        elif request.path == b"/v1/models":
+            self._page(caller, request, self.catalog.page())
+        else:
+            name = upstream_candidates(b"/upstream/" + request.path[len(b"/v1/models/") :])[0][0]
+            try:
+                self._page(caller, request, encode(self._model(name).document()))
+            except _Refused as refused:
+                caller.refuse(request, refused.refusal)
+
+    def _page(self, caller: Caller, request: Request, body: bytes) -> None:
+        request.persistent = request.persistent and not self.stopping
+        bodiless = request.method == b"HEAD"
+        caller.transport.write(page(200, body, close=not request.persistent, bodiless=bodiless))
+        request.body.close()
+        caller.answered()
+
+    # Instances
+
+    def released(self, exchange: Exchange, instance: Instance, done: Done) -> None:
+        """A request has left its instance."""
+        instance.exchanges.discard(exchange)
+        instance.served += 1
+        if done.asked or done.gave_back or exchange.model.waiting:
+            self.tell_use()
+            self.send(done)
+        else:
+            self._ended.append(done)
+            self.used(instance)
+        self._drained(instance)
+
+    def used(self, instance: Instance) -> None:
+        """Without asking: the hub hears of it soon, together with what else there is to tell."""
+        self._used.add(instance)
+        if not self._telling:
+            self._telling = True
+            self.loop.call_later(USED_EVERY_S, self._tell_use_in_time)
+
+    def _tell_use_in_time(self) -> None:
+        self._telling = False
+        self.tell_use()
+
+    def tell_use(self) -> None:
+        for done in self._ended:
+            self.send(done)
+        for instance in self._used:
+            self.send(Used(instance.id, instance.in_flight, instance.served))
+        self._ended.clear()
+        self._used.clear()
+
+    def _drained(self, instance: Instance) -> None:
+        if instance.closing and not instance.exchanges:
+            instance.closing = False
+            instance.let_go_of_idle()
+            self.tell_use()
+            self.send(Drained(instance.id))
+
+    def _instance(self, name: str, host: str, port: int) -> Instance:
+        instance = self.instances.get(name)
+        if instance is not None and (instance.host, instance.port) != (host, port):
+            self._gone(Gone(name))
+            instance = None
+        if instance is None:
+            instance = self.instances[name] = Instance(name, host, port, self.limits)
+        return instance
+
+    # What the hub says
+
+    def told(self, message: ToRelay) -> None:
+        self._told[type(message)](message)
+
+    def _configure(self, message: Setup) -> None:
+        self.catalog.configure(message)
+        self.on_setup()
+
+    def _open(self, message: Open) -> None:
+        model = self.catalog.models.get(message.model)
+        if model is not None:
+            self._instance(message.instance, message.host, message.port).open(model, message.concurrency)
+            self.catalog.changed()
+
+    def _close(self, message: Close) -> None:
+        instance = self.instances.get(message.instance)
+        if instance is None:
+            self.tell_use()
+            self.send(Drained(message.instance))
+            return
+        instance.shut()
+        instance.closing = True
+        self.catalog.changed()
+        self._drained(instance)
+
+    def _gone(self, message: Gone) -> None:
+        instance = self.instances.pop(message.instance, None)
+        if instance is not None:
+            instance.gone()
+            self.catalog.changed()
+            for exchange in list(instance.exchanges):
+                exchange.gone()
+
+    def _grant(self, message: Grant) -> None:
+        exchange = self.requests.get(message.request)
+        if isinstance(exchange, Exchange) and exchange.waiting:
+            exchange.serve(self._instance(message.instance, message.host, message.port))
+
+    def _refuse(self, message: Refuse) -> None:
+        request = self.requests.get(message.request)
+        if request is not None:
+            request.refuse(Refusal(message.status, message.code, message.message, None, message.retry_after_s))
+
+    def _tell(self, message: Tell) -> None:
+        exchange = self.requests.get(message.request)
+        if isinstance(exchange, Exchange):
+            exchange.tell(message.text)
+
+    def _abort(self, message: Abort) -> None:
+        request = self.requests.get(message.request)
+        if request is not None:
+            request.cut(Refusal(503, "aborted", "the request was ended by the gateway"))
+
+    def _answer(self, message: Answer) -> None:
+        inquiry = self.requests.get(message.request)
+        if isinstance(inquiry, Inquiry):
+            inquiry.answer(message)
+
+    def _stop(self, message: Stop) -> None:
+        self.on_stop(message.drain_s)
+
+    # Time
+
+    def look(self) -> None:
+        """Every now and then: callers that take too long."""
+        now = self.loop.time()
+        for caller in list(self.callers):
+            caller.look(now)
+
+    def left(self, caller: Caller) -> None:
+        self.callers.discard(caller)
+        if self.stopping and not self.callers:
+            self.on_empty()
+
+    def hub_is_lost(self) -> None:
+        """Nobody decides any more: who waits is told, who is served may end."""
+        self.linked = False
+        for request in list(self.requests.values()):
+            if isinstance(request, Inquiry) or request.waiting:
+                request.cut(STOPPING)
+
+    def let_nobody_in(self) -> None:
+        self.stopping = True
+        for caller in list(self.callers):
+            caller.stop()
+
+    def cut_everything(self) -> None:
+        """The time to end by itself is over."""
+        for request in list(self.requests.values()):
+            request.cut(STOPPING)
+        for instance in list(self.instances.values()):
+            for exchange in list(instance.exchanges):
+                exchange.cut(STOPPING)
+
+
+class _Refused(Exception):
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+def _nothing_named(request: Request) -> Refusal:
+    if request.method in (b"POST", b"PUT", b"PATCH"):
+        return bad_request("the request names no model: send a JSON object with a field `model`", "model")
+    path = request.path.decode("latin-1")
+    return Refusal(404, "not_found", f"there is nothing at {path}; a model is named by ?model=… or in the body")

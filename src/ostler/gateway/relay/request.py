@@ -1,0 +1,176 @@
+"""One request as its head says it is, and what of the head goes on to a model's server."""
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlencode
+
+from ostler.gateway.relay.answers import Refusal
+from ostler.gateway.relay.body import Body, Spool
+from ostler.gateway.relay.form import BadForm, ModelField, boundary_of
+
+if TYPE_CHECKING:
+    from ostler.gateway.relay.catalog import Key
+
+OURS = frozenset(
+    (
+        *(b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"expect", b"upgrade"),
+        *(b"authorization", b"x-api-key", b"proxy-authorization", b"proxy-connection", b"te", b"trailer"),
+        *(b"http2-settings", b"content-type"),
+    )
+)
+"""Headers that concern this connection, or this relay, and not the model's server; and those that both must see."""
+PLAIN_TOKENS = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"http2-settings", b"trailer", b""))
+IDEMPOTENT = frozenset((b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS"))
+
+
+class Request:
+    method = b""
+    target = b""
+    path = b""
+    query = b""
+    tokens: tuple[bytes, ...] = ()
+    hosts = 0
+    length = 0
+    chunked = False
+    content_type = b""
+    expects = b""
+    bearer = b""
+    api_key = b""
+    upgrade = b""
+    upgrades = False
+    """It asks for another protocol in a way that is honoured: everything after its head is that protocol's."""
+    old = False
+    """HTTP/1.0."""
+    persistent = True
+    headed = False
+    complete = False
+    refusal: Refusal | None = None
+    key: "Key | None" = None
+    form: ModelField | None = None
+    rest = b""
+    """What came after the head of a request that upgrades."""
+
+    def __init__(self, spool: Spool) -> None:
+        self.body = Body(spool)
+        self.lines: list[bytes] = []
+        """The headers that go on, as they are written."""
+
+    # While the head comes in
+
+    def own_header(self, name: bytes, value: bytes) -> None:
+        """One of `OURS`."""
+        if name == b"content-type":
+            self.content_type = value
+            self.lines.append(b"Content-Type: %b\r\n" % value)
+        elif name == b"host":
+            self.hosts += 1
+        elif name == b"content-length":
+            self.length = int(value)
+        elif name == b"transfer-encoding":
+            self.chunked = True
+            if value.strip().lower() != b"chunked":
+                self.refusal = Refusal(501, "unsupported_encoding", "send the body plain or chunked, and not encoded")
+        elif name == b"authorization":
+            scheme, _, secret = value.partition(b" ")
+            self.bearer = secret.strip() if scheme.lower() == b"bearer" else self.bearer
+        elif name == b"x-api-key":
+            self.api_key = value.strip()
+        elif name == b"connection":
+            self.tokens += tuple(token.strip().lower() for token in value.split(b","))
+        elif name == b"expect":
+            self.expects = value.strip().lower()
+        elif name == b"upgrade":
+            self.upgrade = value.strip()
+
+    def head_is_complete(self, method: bytes, version: str, *, persistent: bool, upgrades: bool) -> None:
+        self.headed = True
+        self.method = method
+        self.old = version == "1.0"
+        self.persistent = persistent
+        target = self.target
+        if not target.startswith(b"/") and b"://" in target:
+            target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
+        self.target = target = target.partition(b"#")[0] if b"#" in target else target
+        self.path, _, self.query = target.partition(b"?")
+        self.upgrades = (
+            upgrades
+            and self.upgrade.lower() == b"websocket"
+            and not (self.length or self.chunked)
+            and self.path.startswith(b"/upstream/")
+        )
+        if self.upgrades:
+            self.persistent = False
+
+    def fault(self, version: str, max_body_bytes: int) -> Refusal | None:
+        """What is wrong with the head, if anything."""
+        if version not in ("1.1", "1.0"):
+            return Refusal(505, "unsupported_version", "speak HTTP/1.1")
+        if self.hosts != 1 and not (self.old and self.hosts == 0):
+            return Refusal(400, "bad_request", "the request must have one Host header")
+        if self.old and self.chunked:
+            return Refusal(400, "bad_request", "HTTP/1.0 knows no chunks; send Content-Length")
+        if self.method == b"CONNECT" or not self.target.startswith(b"/"):
+            return Refusal(400, "bad_request", "the request must name a path that begins with a slash")
+        if self.refusal is not None:
+            return self.refusal
+        if self.length > max_body_bytes:
+            return too_large(max_body_bytes)
+        if self.expects not in (b"", b"100-continue"):
+            return Refusal(417, "expectation_failed", "the only expectation that is met is 100-continue")
+        return None
+
+    def expect_form(self) -> None:
+        """Look for the model in the body while it comes in, if that is a form."""
+        if self.content_type[:19].lower() == b"multipart/form-data":
+            try:
+                self.form = ModelField(boundary_of(self.content_type))
+            except BadForm as error:
+                self.refusal = bad_request(str(error))
+
+    # When it is complete
+
+    @property
+    def has_body(self) -> bool:
+        return self.chunked or self.length > 0
+
+    @property
+    def replayable(self) -> bool:
+        """May it be sent again when nobody knows what became of it? Asking a model twice harms nobody."""
+        return self.method in IDEMPOTENT or not self.path.startswith(b"/upstream/")
+
+    def model_in_query(self) -> str:
+        return dict(parse_qsl(self.query.decode("latin-1"))).get("model", "")
+
+    def model_in_query_becomes(self, name: str) -> None:
+        pairs = parse_qsl(self.query.decode("latin-1"), keep_blank_values=True)
+        query = urlencode([(key, name if key == "model" else value) for key, value in pairs])
+        self.target = self.path + b"?" + query.encode()
+
+    def head_for(self, host_line: bytes) -> bytes:
+        """The head as the model's server gets it."""
+        if not PLAIN_TOKENS.issuperset(self.tokens):
+            named = tuple(token + b":" for token in self.tokens if token not in PLAIN_TOKENS)
+            self.lines = [line for line in self.lines if not line.lower().startswith(named)]
+        lines = [b"%b %b HTTP/1.1\r\n" % (self.method, self.target), host_line, *self.lines]
+        if self.upgrades:
+            lines.append(b"Connection: Upgrade\r\nUpgrade: %b\r\n" % self.upgrade)
+        elif self.body.size or self.method in (b"POST", b"PUT", b"PATCH"):
+            lines.append(b"Content-Length: %d\r\n" % self.body.size)
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+
+def bad_request(message: str, param: str | None = None) -> Refusal:
+    return Refusal(400, "bad_request", message, param)
+
+
+def too_large(max_body_bytes: int) -> Refusal:
+    return Refusal(413, "request_too_large", f"the body is larger than the {max_body_bytes} bytes that are taken")
+
+
+def upstream_candidates(path: bytes) -> list[tuple[str, bytes]]:
+    """What `/upstream/{model}/{path}` may mean, the longest name of a model first: names may have slashes in them."""
+    parts = path[len(b"/upstream/") :].split(b"/")
+    return [
+        (unquote(b"/".join(parts[:count]).decode("latin-1")), b"".join(b"/" + part for part in parts[count:]))
+        for count in range(min(len(parts), 8), 0, -1)
+    ]

@@ -1,0 +1,245 @@
+"""The models' processes, which are jobs on the ledger: started, stopped, found again; and what becomes of them."""
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import msgspec
+
+from ostler.core import models as ledger_models
+from ostler.core.events import CancelRequested, ModelLoad
+from ostler.core.events import Event as FleetEvent
+from ostler.core.fleet import Fleet
+from ostler.domain import states
+from ostler.domain.job import JobSpec
+from ostler.domain.records import TaskRecord
+from ostler.gateway.core import effects, events
+from ostler.gateway.settings import MODEL, GatewaySettings
+from ostler.hub.api.jobs import new_job
+from ostler.hub.gateway.bridge import Bridge
+from ostler.hub.gateway.instances import FOUND, LOADING, READY, STOPPING, Instance, Instances
+from ostler.hub.ids import new_job_id
+from ostler.hub.loop import Loop
+from ostler.hub.relays import Relays, Target
+
+_log = logging.getLogger("ostler.gateway")
+LOOPBACK = ("127.0.0.1", "::1", "localhost", "")
+LOG_TAIL = 2000
+PRIORITY = 1000
+"""Of free room a model that somebody waits for has the first choice; it takes nobody's."""
+_encode = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder(JobSpec).decode
+
+
+class Processes:
+    """`became` hears of every instance that is ready, leaves, or is gone; `step` takes what the scheduler must know."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        relays: Relays,
+        settings: GatewaySettings,
+        instances: Instances,
+        log_tail: Callable[[str, int], str],
+        became: Callable[[Instance], None],
+        step: Callable[[events.Event], None],
+    ) -> None:
+        self._loop = loop
+        self._relays = relays
+        self._settings = settings
+        self._instances = instances
+        self._log_tail = log_tail
+        self._became = became
+        self._step = step
+        self._errands: set[asyncio.Task[Any]] = set()
+        self._awaited: list[Instance] = []
+        """Found, and not seen well yet."""
+        self.errors: dict[str, str] = {}
+        """Of each model, what went wrong last."""
+
+    # Begin and end
+
+    def start(self, effect: effects.StartLoad) -> None:
+        recipe = self._settings.models[effect.model]
+        job_id = f"model-{re.sub(r'[^A-Za-z0-9_-]', '-', effect.model)[:60]}-{new_job_id()}"
+        instance = Instance(
+            job_id=job_id, model=effect.model, load=effect.load, digest=recipe.digest, began=self._loop.now()
+        )
+        evicted = [one for model in effect.evict for one in self._instances.of(model)]
+        for one in evicted:
+            self._leaves(one)
+        self._instances.add(instance)
+        self._give_time(instance)
+        spec = recipe.spec(job_id)
+        spec.priority = PRIORITY
+        job = new_job(spec, chosen=False)
+        jobs = [one.job_id for one in evicted]
+        self._ask(lambda ref: ModelLoad(ref=ref, job=job, evict=jobs))
+
+    def _give_time(self, instance: Instance) -> None:
+        """From now on, until it is ready. Who gets its room only later has all of it then."""
+        if instance.timer is not None:
+            instance.timer.cancel()
+        limit_s = self._settings.models[instance.model].load_timeout_s
+        instance.timer = asyncio.get_running_loop().call_later(limit_s, self._too_late, instance)
+
+    def _too_late(self, instance: Instance) -> None:
+        if instance.phase not in (LOADING, FOUND):
+            return
+        limit_s = self._settings.models[instance.model].load_timeout_s
+        if instance.attempt:
+            instance.error = f"it was not ready within {limit_s:g} s"
+        self._cancel(instance, f"not ready within {limit_s:g} s")
+
+    def stop(self, model: str, reason: str) -> None:
+        found = self._instances.of(model)
+        if not found:
+            self._soon(events.Stopped(model))
+        for instance in found:
+            self._leaves(instance)
+            self._cancel(instance, reason)
+
+    def _leaves(self, instance: Instance) -> None:
+        instance.phase = STOPPING
+        if instance.timer is not None:
+            instance.timer.cancel()
+        self._became(instance)
+
+    def _cancel(self, instance: Instance, reason: str) -> None:
+        self._ask(lambda ref: CancelRequested(ref=ref, job_id=instance.job_id, reason=reason))
+
+    # What the ledger says
+
+    def look_at(self, instance: Instance, task: TaskRecord) -> None:
+        if task.attempt and task.attempt != instance.attempt and instance.phase == LOADING:
+            self._give_time(instance)
+        instance.attempt, instance.worker = task.attempt or instance.attempt, task.worker or instance.worker
+        if task.state in states.TERMINAL:
+            instance.error = instance.error or task.reason
+            if ledger_models.holder(self._loop.fleet, instance.job_id) is None:
+                asyncio.get_running_loop().call_soon(self._gone, instance)
+        elif task.health == "healthy" and instance.phase in (LOADING, FOUND):
+            self._send(self._is_healthy(instance))
+
+    def _gone(self, instance: Instance) -> None:
+        """Its process has ended, and its room is free."""
+        if instance.job_id not in self._instances.by_job:
+            return
+        was, instance.phase = instance.phase, STOPPING
+        for timer in (instance.timer, instance.idle_timer):
+            if timer is not None:
+                timer.cancel()
+        if instance.bridge is not None:
+            instance.bridge.close()
+        self._instances.drop(instance)
+        if was in (LOADING, READY):
+            self._went_wrong(instance)
+        self._became(instance)
+        if was == LOADING:
+            never_placed = not instance.attempt
+            error = "" if never_placed else self.errors[instance.model] or "it did not start"
+            self._step(events.LoadDone(instance.load, error, no_room=never_placed))
+        else:
+            error = self.errors[instance.model] if was == READY else ""
+            self._step(events.Stopped(instance.model, error, instance.load))
+
+    def _went_wrong(self, instance: Instance) -> None:
+        tail = self._log_tail(instance.attempt, LOG_TAIL) if instance.attempt else ""
+        error = f"{instance.error}; its log ends:\n{tail}" if tail else instance.error
+        self.errors[instance.model] = error
+
+    async def _is_healthy(self, instance: Instance) -> None:
+        held = ledger_models.holder(self._loop.fleet, instance.job_id)
+        if held is None or not held.port or instance.phase not in (LOADING, FOUND) or instance.host:
+            return
+        instance.host, instance.port = "127.0.0.1", held.port
+        if self._loop.fleet.workers[held.worker_id].address not in LOOPBACK:
+            instance.bridge = bridge = Bridge(self._relays, lambda: self._target(instance))
+            instance.port = await bridge.open()
+            if instance.phase not in (LOADING, FOUND):
+                bridge.close()
+                return
+        if instance.timer is not None:
+            instance.timer.cancel()
+        if self._instances.current.get(instance.model) is not instance:
+            self._leaves(instance)
+            self._cancel(instance, "another process of this model was started meanwhile")
+            return
+        was, instance.phase = instance.phase, READY
+        instance.ready = instance.last_use = self._loop.now()
+        self.errors.pop(instance.model, None)
+        self._became(instance)
+        found = events.ModelFound(instance.model, instance.digest, instance.load)
+        self._step(found if was == FOUND else events.LoadDone(instance.load))
+
+    def _target(self, instance: Instance) -> Target | None:
+        held = ledger_models.holder(self._loop.fleet, instance.job_id)
+        if held is None:
+            return None
+        session = self._loop.fleet.workers[held.worker_id].session
+        return Target(instance.job_id, held.id, held.worker_id, session)
+
+    # Those of an earlier hub
+
+    async def adopt_all(self) -> None:
+        found = await self._loop.look(lambda fleet, _: _live_models(fleet))
+        specs = await self._loop.read(lambda ledger: ledger.specs(found)) if found else {}
+        for number, job_id in enumerate(found, 1):
+            self._adopt(job_id, specs[job_id], -number)
+
+    def _adopt(self, job_id: str, spec: bytes, load: int) -> None:
+        model, digest = _what_runs(spec)
+        recipe = self._settings.models.get(model)
+        instance = Instance(job_id=job_id, model=model, load=load, digest=digest, phase=FOUND)
+        if recipe is None or recipe.digest != digest or model in self._instances.current:
+            self._cancel(instance, "it is not wanted any more")
+            return
+        self._instances.add(instance)
+        self._give_time(instance)
+        held = ledger_models.holder(self._loop.fleet, job_id)
+        if held is not None:
+            instance.attempt, instance.worker = held.id, held.worker_id
+        self._awaited.append(instance)
+        self.look_for_found()
+
+    def look_for_found(self) -> None:
+        """Where a found process listens is known only when its worker is back, which changes nothing on the ledger."""
+        for instance in self._awaited:
+            task = self._loop.fleet.find_task(instance.job_id)
+            held = ledger_models.holder(self._loop.fleet, instance.job_id)
+            if task is not None and task.health == "healthy" and held is not None and held.port:
+                self._send(self._is_healthy(instance))
+        self._awaited = [one for one in self._awaited if one.phase == FOUND and not one.host]
+
+    # Errands
+
+    def _ask(self, make: Callable[[int], FleetEvent]) -> None:
+        self._send(self._loop.ask_any(make))
+
+    def _send(self, errand: Coroutine[Any, Any, object]) -> None:
+        task = asyncio.get_running_loop().create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._came_back)
+
+    def _came_back(self, task: "asyncio.Task[Any]") -> None:
+        self._errands.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("the gateway could not do what it decided: %s", error)
+
+    def _soon(self, event: events.Event) -> None:
+        """An answer of the world comes after the step that asked for it."""
+        asyncio.get_running_loop().call_soon(self._step, event)
+
+
+def _what_runs(stored: bytes) -> tuple[str, str]:
+    """Of a model's job: the model, and the digest of all that its process was started with."""
+    spec = _decode(stored)
+    spec.id, spec.priority = "", 0
+    return str(spec.metadata.get(MODEL, "")), hashlib.sha256(_encode(spec)).hexdigest()
+
+
+def _live_models(fleet: Fleet) -> list[str]:
+    return [job.id for job in fleet.jobs.values() if job.terms.model and job.state in states.LIVE]

@@ -1,0 +1,83 @@
+"""What a step needs to know of what has left memory: read from the ledger and put into its event beforehand."""
+
+from collections.abc import Callable
+
+import msgspec
+
+from ostler.core.events import ClaimEnded, Event, JobsSubmitted, ManifestApplied, RequeueRequested, TaskEnded
+from ostler.domain import states
+from ostler.domain.job import Training
+from ostler.domain.records import ArtifactRecord
+from ostler.ledger.base import Ledger
+
+Read = Callable[[Ledger], None]
+PAGE = 1000
+
+
+class _Spec(msgspec.Struct):
+    training: Training | None = None
+
+
+_training_of = msgspec.json.Decoder(_Spec).decode
+
+
+def bring(event: Event) -> Read | None:
+    """How to complete this event, where anything has to be read for it."""
+    match event:
+        case JobsSubmitted():
+            return _submitted(event)
+        case RequeueRequested():
+            return lambda ledger: _requeued(ledger, event)
+        case TaskEnded() if event.artifact is not None:
+            record = event.artifact
+            return lambda ledger: _artifact(ledger, record)
+        case ClaimEnded():
+            return lambda ledger: _claim_ended(ledger, event)
+        case ManifestApplied():
+            return lambda ledger: _manifest(ledger, event)
+        case _:
+            return None
+
+
+def _submitted(event: JobsSubmitted) -> Read | None:
+    wanted = [new.id for new in event.jobs if new.chosen]
+    wanted += [name for new in event.jobs for name in new.depends_on]
+    if not wanted and event.receipt is None:
+        return None
+
+    def read(ledger: Ledger) -> None:
+        event.known = ledger.jobs(wanted) if wanted else {}
+        event.answered = ledger.receipt(event.receipt.key) if event.receipt is not None else None
+
+    return read
+
+
+def _requeued(ledger: Ledger, event: RequeueRequested) -> None:
+    """The job's row, and those of its tasks that have ended and may have left memory."""
+    event.ended = ledger.jobs([event.job_id]).get(event.job_id)
+    last, more = -1, True
+    while more:
+        page = ledger.tasks_of(event.job_id, after=last, limit=PAGE)
+        event.ended_tasks += [task for task in page if task.state in states.TERMINAL]
+        more = len(page) == PAGE
+        last = page[-1].index if page else last
+
+
+def _claim_ended(ledger: Ledger, event: ClaimEnded) -> None:
+    event.history = ledger.attempts_of(event.end.task_id)
+    if event.end.artifact is not None:
+        _artifact(ledger, event.end.artifact)
+
+
+def _artifact(ledger: Ledger, record: ArtifactRecord) -> None:
+    """Whose it is, and what it was made for."""
+    job = ledger.jobs([record.job_id]).get(record.job_id)
+    if job is not None:
+        training = _training_of(job.spec).training or Training()
+        record.name, record.user = job.name, job.user
+        record.model, record.mode = training.model, training.mode
+
+
+def _manifest(ledger: Ledger, event: ManifestApplied) -> None:
+    event.known = ledger.jobs([new.id for new in event.jobs])
+    event.live = {view.job.id: view.job.name for view in ledger.manifest_jobs(states=states.LIVE)}

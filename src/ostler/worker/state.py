@@ -1,0 +1,109 @@
+"""All that a worker knows of itself and of its tasks. Changed only by its own core."""
+
+from datetime import UTC, datetime
+
+import msgspec
+
+from ostler.domain.worker import ActiveTask, Capabilities, Slots
+from ostler.wire.messages import JobResult
+from ostler.worker import devices
+from ostler.worker.devices import Outside, Quarantine
+from ostler.worker.health import Pulse
+from ostler.worker.orders import Facts
+
+
+class Hold(msgspec.Struct, kw_only=True):
+    """One attempt that runs here."""
+
+    task_id: str
+    attempt: str
+    facts: Facts
+    started_at: float
+    cancelled: str | None = None
+    """The hub asked for its end, for this reason."""
+    pulse: Pulse = msgspec.field(default_factory=Pulse)
+    """Of a service."""
+    given_up: bool = False
+    """A service that is being stopped because it no longer lives."""
+    checkpoint: str = ""
+    """The one that was brought to the hub last."""
+
+
+class Ending(msgspec.Struct, kw_only=True):
+    result: JobResult
+    call: bool = False
+    outputs: tuple[str, ...] = ()
+    checkpoint: str = ""
+    """The one that was brought to the hub while it ran."""
+    collecting: bool = False
+    collected: bool = False
+    tries: int = 0
+    baseline_mib: dict[int, int] = {}
+    """Of devices that are not known to be clean again: until then the result, which frees them, is held back."""
+
+
+class Kept(msgspec.Struct):
+    result: JobResult
+    fresh: bool = True
+    """Sent since the last heartbeat: its acknowledgement may well be on the way."""
+
+
+class State(msgspec.Struct, kw_only=True):
+    worker_id: str
+    boot_id: str
+    capabilities: Capabilities
+    batch_slots: int
+    service_slots: int
+    connected: bool = False
+    draining: bool = False
+    held: dict[str, Hold] = {}
+    endings: dict[str, Ending] = {}
+    results: dict[str, Kept] = {}
+    snapshots: list[str] = []
+    outside: dict[int, Outside] = {}
+    quarantine: dict[int, Quarantine] = {}
+
+    @property
+    def is_quiet(self) -> bool:
+        """Nothing runs here, and the hub has every result."""
+        return not self.held and not self.endings and not self.results
+
+    def offered(self) -> Capabilities:
+        """What the machine has, and what this worker knows about it beside."""
+        return msgspec.structs.replace(
+            self.capabilities,
+            snapshots=self.snapshots,
+            devices=devices.offered(self.capabilities, self.outside, self.quarantine),
+        )
+
+    def slots(self) -> Slots:
+        services = sum(hold.facts.pool == "service" for hold in self.held.values())
+        return Slots(
+            batch_total=self.batch_slots,
+            batch_in_use=len(self.held) - services,
+            service_total=self.service_slots,
+            service_in_use=services,
+        )
+
+    def account(self) -> list[ActiveTask]:
+        """All that this worker answers for; the hub compares it with what it believes."""
+        running = [
+            ActiveTask(
+                task_id=hold.task_id,
+                attempt=hold.attempt,
+                started_at=rfc3339(hold.started_at),
+                checkpoint=hold.checkpoint,
+            )
+            for hold in self.held.values()
+        ]
+        return running + [
+            ActiveTask(task_id=result.task_id, attempt=result.attempt, state=result.state) for result in self.ended()
+        ]
+
+    def ended(self) -> list[JobResult]:
+        """Every result that the hub has not acknowledged."""
+        return [one.result for one in self.endings.values()] + [one.result for one in self.results.values()]
+
+
+def rfc3339(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z") if seconds else ""

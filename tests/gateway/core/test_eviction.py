@@ -1,0 +1,199 @@
+"""Whom to displace."""
+
+import itertools
+import random
+from collections.abc import Collection
+
+import pytest
+from tests.gateway.core.stand import Stand
+
+from ostler.gateway.core.eviction import EXACT_UP_TO, EXPECTED_LOSS, Candidate, choose
+from ostler.gateway.core.fifo import Fifo
+from ostler.gateway.core.models import Sets
+
+
+def candidates(**losses: float) -> list[Candidate]:
+    return [Candidate(model, loss, 0.0) for model, loss in losses.items()]
+
+
+def needs(room: float, **sizes: float):
+    return lambda gone: sum(sizes[model] for model in gone) >= room
+
+
+def test_nothing_is_displaced_where_there_is_room() -> None:
+    assert choose(candidates(a=0.0), lambda gone: True) == []
+
+
+def test_it_is_impossible_where_not_even_all_suffice() -> None:
+    assert choose(candidates(a=1.0, b=1.0), needs(3, a=1, b=1)) is None
+    assert choose([], lambda gone: False) is None
+
+
+def test_the_least_loss_wins() -> None:
+    assert choose(candidates(a=3.0, b=1.0, c=2.0), needs(1, a=1, b=1, c=1)) == ["b"]
+
+
+def test_one_that_is_dear_may_be_cheaper_than_two_that_are_not() -> None:
+    assert choose(candidates(a=2.0, b=2.0, c=3.0), needs(2, a=1, b=1, c=2)) == ["c"]
+    assert choose(candidates(a=1.0, b=1.0, c=3.0), needs(2, a=1, b=1, c=2)) == ["a", "b"]
+
+
+def test_ties_go_to_the_least_recently_used_and_then_by_name() -> None:
+    enough = needs(1, a=1, b=1, c=1)
+    assert choose([Candidate("a", 1.0, 9.0), Candidate("b", 1.0, 5.0), Candidate("c", 1.0, 7.0)], enough) == ["b"]
+    assert choose([Candidate("c", 1.0, 5.0), Candidate("b", 1.0, 5.0)], enough) == ["b"]
+
+
+def test_no_more_is_displaced_than_needed_where_nothing_would_be_lost() -> None:
+    assert choose(candidates(a=0.0, b=0.0, c=0.0), needs(2, a=1, b=2, c=1)) == ["b"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_the_best_set_is_found_among_few_and_a_sufficient_one_without_spares_among_many(seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.choice((3, 6, 9, EXACT_UP_TO + 4))
+    names = [f"m{number:02d}" for number in range(count)]
+    losses = {name: rng.choice((0.0, 1.0, 2.5, 7.0)) for name in names}
+    sizes = {name: rng.choice((1, 2, 4)) for name in names}
+    room = rng.randint(1, sum(sizes.values()))
+
+    def suffices(gone: Collection[str]) -> bool:
+        return sum(sizes[name] for name in gone) >= room
+
+    found = choose([Candidate(name, losses[name], rng.random()) for name in names], suffices)
+    assert found is not None and suffices(found)
+    assert not any(suffices(set(found) - {name}) for name in found)
+    if count <= EXACT_UP_TO:
+        sets = (some for size in range(count + 1) for some in itertools.combinations(names, size))
+        least = min(sum(losses[name] for name in some) for some in sets if suffices(some))
+        assert sum(losses[name] for name in found) == pytest.approx(least)
+
+
+def test_a_model_that_is_asked_for_often_stays_and_one_that_is_not_goes() -> None:
+    stand = Stand(Fifo, room=2.0)
+    stand.make_ready("a", "b")
+    for _ in range(20):
+        stand.wait(1.0)
+        stand.done(stand.ask("a"))
+    stand.wait(1.0)
+    stand.done(stand.ask("b"))
+    stand.ask("c")
+    assert stand.loads[-1] == ("c", ["b"]), "the least recently used one would have been a"
+
+
+def test_a_model_that_takes_long_to_load_stays_where_all_else_is_equal() -> None:
+    stand = Stand(Fifo, room=2.0, a={"load_s": 100.0}, b={"load_s": 5.0})
+    for model, load_s in (("a", 100.0), ("b", 5.0)):
+        request = stand.ask(model)
+        stand.wait(load_s)
+        stand.loaded(model)
+        stand.done(request)
+    stand.ask("c")
+    assert stand.loads[-1] == ("c", ["b"])
+
+
+def test_the_loss_is_what_a_reload_costs_times_the_chance_of_use() -> None:
+    stand = Stand(Fifo, room=2.0, a={"load_s": 40.0})
+    stand.ask("a")
+    stand.wait(40.0)
+    stand.loaded("a")
+    resident = stand.machine.state.present["a"]
+    state = stand.machine.state
+    resident.in_flight, before = 0, EXPECTED_LOSS.loss(state, resident, "b", stand.now)
+    resident.in_flight = 1
+    assert 0.0 < before < 40.0
+    assert EXPECTED_LOSS.loss(state, resident, "b", stand.now + 3600.0) < before / 10.0, "chances fade"
+
+
+def test_pinned_models_are_never_displaced() -> None:
+    stand = Stand(Fifo, room=2.0, a={"pinned": True})
+    stand.make_ready("b", "a")
+    stand.ask("c")
+    assert stand.loads[-1] == ("c", ["b"])
+    alone = Stand(Fifo, room=1.0, a={"pinned": True})
+    alone.make_ready("a")
+    request = alone.ask("b")
+    assert len(alone.loads) == 1 and "pinned" in alone.why(request)
+    alone.unload("a")
+    alone.stopped("a")
+    assert alone.loads[-1] == ("b", []), "who unloads it means it"
+
+
+def test_an_idle_model_that_will_be_asked_for_stays_while_the_other_has_not_waited_for_long() -> None:
+    stand = Stand(Fifo, room=1.0)
+    stand.make_ready("a")
+    for _ in range(900):
+        stand.wait(0.5)
+        stand.done(stand.ask("a"))
+    stand.machine.state.usual_wait_s = 100.0
+    waiting = stand.ask("b")
+    assert len(stand.loads) == 1 and "likely to be asked for" in stand.why(waiting)
+    stand.done(stand.ask("a"))
+    assert len(stand.loads) == 1, "that is what it was kept for"
+    stand.wait(80.0)
+    assert stand.loads[-1] == ("b", ["a"])
+
+
+def test_where_nobody_usually_waits_nobody_waits_for_an_idle_model() -> None:
+    stand = Stand(Fifo, room=1.0)
+    stand.make_ready("a")
+    for _ in range(900):
+        stand.wait(0.5)
+        stand.done(stand.ask("a"))
+    stand.ask("b")
+    assert stand.loads[-1] == ("b", ["a"])
+
+
+# Sets of models that may be together
+
+
+def in_sets(*members: str, names: str = "abcd", **costs: float) -> Stand:
+    return Stand(Fifo, names, sets=Sets(members=tuple(tuple(some) for some in members), evict_costs=costs))
+
+
+def test_models_of_one_set_are_loaded_beside_each_other() -> None:
+    stand = in_sets("abc", "ad")
+    stand.ask("a", "b", "c")
+    assert [evict for _, evict in stand.loads] == [[], [], []]
+
+
+def test_models_of_no_common_set_displace_each_other() -> None:
+    stand = in_sets("ab", "cd")
+    stand.make_ready("a", "b")
+    stand.ask("c")
+    assert stand.loads[-1] == ("c", ["a", "b"])
+
+
+def test_a_model_of_no_common_set_waits_for_a_load_under_way() -> None:
+    stand = in_sets("ab", "cd")
+    first = stand.ask("a")
+    request = stand.ask("c")
+    assert "'a' is being loaded" in stand.why(request)
+    stand.loaded("a")
+    stand.done(first)
+    assert stand.loads[-1] == ("c", ["a"])
+
+
+def test_the_set_is_chosen_whose_loss_is_least() -> None:
+    stand = in_sets("ab", "ac", "bcd", names="abcd")
+    stand.make_ready("b", "c")
+    stand.wait(1.0)
+    stand.done(stand.ask("b"))
+    stand.ask("a")
+    assert stand.loads[-1] == ("a", ["c"])
+
+
+def test_eviction_costs_weigh_the_loss() -> None:
+    stand = in_sets("ab", "ac", "bcd", names="abcd", c=50.0)
+    stand.make_ready("b", "c")
+    stand.wait(1.0)
+    stand.done(stand.ask("b"))
+    stand.ask("a")
+    assert stand.loads[-1] == ("a", ["b"])
+
+
+def test_a_model_in_no_set_is_bound_by_the_ledger_alone() -> None:
+    stand = in_sets("ab", names="abx")
+    stand.make_ready("a", "x")
+    stand.ask("b")
+    assert stand.loads[-1] == ("b", [])

@@ -1,0 +1,448 @@
+"""The schedulers among servers that take their time, fail and die, callers who leave, jobs that take room, and people who
+unload, reconfigure and shut down. Everything is drawn from one seed; a failure prints it."""
+
+import heapq
+import random
+from collections.abc import Callable, Collection
+from functools import partial
+from itertools import count
+
+from ostler.gateway.core.check import check
+from ostler.gateway.core.effects import CloseGate, Effect, Grant, OpenGate, Refuse, StartLoad, StopModels, Unloaded
+from ostler.gateway.core.events import (
+    CallerGone,
+    ConfigChanged,
+    Event,
+    GateDrained,
+    GateUsed,
+    LoadDone,
+    ModelFound,
+    PreloadAsked,
+    RequestArrived,
+    RequestCancelled,
+    RequestFailed,
+    RoomChanged,
+    ServeDone,
+    ShutdownAsked,
+    Stopped,
+    TimePassed,
+    UnloadAsked,
+    YieldAsked,
+)
+from ostler.gateway.core.fifo import Fifo
+from ostler.gateway.core.machine import Machine
+from ostler.gateway.core.models import Config, Group, Recipe, Sets
+from ostler.gateway.core.serial import Serial
+
+NAMES = "abcdefg"
+ROOM = 4.0
+
+
+class Violation(AssertionError):
+    """Something that no sequence of events may bring about."""
+
+
+class Process:
+    """One server, from its start to its end. It holds its room until it is really gone."""
+
+    def __init__(self, model: str, load: int) -> None:
+        self.model = model
+        self.load = load
+        self.ready = False
+        self.ending = False
+        self.serving: set[int] = set()
+        self.through: set[int] = set()
+        """Requests that went through its gate, of which the machine knows nothing."""
+        self.draining = False
+
+
+class World:
+    def __init__(self, seed: int, *, kind: type[Serial] | type[Fifo] | None = None) -> None:
+        self.rng = random.Random(f"gateway {seed}")
+        self.now = 0.0
+        self.events = 0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._ids = count(1)
+        self._refs = count(1)
+        self.sizes = {name: self.rng.choice((1.0, 1.0, 2.0, 3.0)) for name in NAMES}
+        self.jobs = 0.0
+        self.processes: dict[str, list[Process]] = {}
+        self.asked: dict[int, str] = {}
+        self.answers: dict[int, str] = {}
+        self.left: set[int] = set()
+        self.flying: dict[int, Process] = {}
+        self.unloads: set[int] = set()
+        self.gates: dict[str, Process] = {}
+        self.calm = False
+        self.hasty = self.rng.random() < 0.3
+        """Loads and stops take no time worth mentioning."""
+        self.faults = {fault: self.rng.choice((0.0, 0.1, 0.4)) for fault in ("load", "crash", "room", "gone", "late")}
+        self.config = self.draw_config(first=True)
+        kind = kind or self.rng.choice((Serial, Fifo, Fifo))
+        self.machine: Machine
+        if kind is Fifo:
+            self.machine = Fifo(self.config, self, has_gates=self.rng.random() < 0.5)
+        else:
+            self.machine = Serial(self.config, self)
+
+    # The ledger
+
+    def fits(self, target: str, gone: Collection[str], coming: Collection[str]) -> bool:
+        held = {model for model, processes in self.processes.items() if processes and model not in gone}
+        return self.jobs + sum(self.sizes[model] for model in {*held, *coming, target} - {*gone} | {target}) <= ROOM
+
+    # What is configured
+
+    def draw_config(self, *, first: bool = False) -> Config:
+        rng = self.rng
+        names = [name for name in NAMES if first or rng.random() < 0.85] or ["a"]
+        chosen = rng.random()
+        grouped, sets = (), Sets()
+        pins = {name for name in names if self.sizes[name] == 1.0 and rng.random() < 0.1}
+        pins = set(sorted(pins)[:1])
+        if chosen < 0.35:
+            grouped = self._draw_groups([name for name in names if name not in pins], may_persist=not pins)
+        elif chosen < 0.5:
+            free = [name for name in names if name not in pins]
+            sets = Sets(
+                members=tuple(tuple(rng.sample(free, min(len(free), rng.randint(1, 3)))) for _ in range(4)),
+                evict_costs={name: rng.choice((1.0, 10.0)) for name in free},
+            )
+        return Config(
+            models=tuple(self._draw_recipe(name, name in pins) for name in names),
+            groups=grouped,
+            sets=sets,
+            quantum=rng.choice((0.0, 0.5, 8.0, 8.0, float("inf"))),
+        )
+
+    def _draw_groups(self, names: list[str], *, may_persist: bool) -> tuple[Group, ...]:
+        half = len(names) // 2
+        # What never goes is kept small, so that there is room for anything beside it.
+        small = [name for name in names[:half] if self.sizes[name] == 1.0][:1]
+        persistent = may_persist and bool(small) and self.rng.random() < 0.3
+        return tuple(
+            Group(
+                members=tuple(members),
+                swap=self.rng.random() < 0.7,
+                exclusive=self.rng.random() < 0.7,
+                persistent=persistent and members is small,
+            )
+            for members in ((small if persistent else names[:half]), names[half:])
+            if members
+        )
+
+    def _draw_recipe(self, name: str, pinned: bool) -> Recipe:
+        rng = self.rng
+        return Recipe(
+            name=name,
+            digest=rng.choice("12"),
+            ttl_s=rng.choice((0.0, 0.0, 5.0, 60.0)),
+            pinned=pinned,
+            concurrency=rng.choice((None, None, 1, 2)),
+            queue_limit=rng.choice((None, None, 3)),
+            priority=rng.choice((0, 0, 0, 5)),
+            load_s=rng.choice((None, 0.0, 2.0)),
+        )
+
+    # Time
+
+    def at(self, delay: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (self.now + delay, next(self._order), what))
+
+    def run(self, until: float) -> None:
+        while True:
+            due = self.machine.due()
+            soonest = self._heap[0][0] if self._heap else float("inf")
+            if min(soonest, due if due is not None else float("inf")) > until:
+                break
+            if due is not None and due <= soonest:
+                self.now = max(self.now, due)
+                self.tell(TimePassed())
+                still = self.machine.due()
+                if still is not None and still <= self.now:
+                    raise Violation(f"time stands still at {self.now}")
+            else:
+                self.now, _, what = heapq.heappop(self._heap)
+                what()
+        self.now = until
+
+    def tell(self, event: Event) -> None:
+        effects = self.machine.step(event, self.now)
+        self.events += 1
+        check(self.machine, self.now, effects)
+        for effect in effects:
+            self.perform(effect)
+
+    # What is done
+
+    def perform(self, effect: Effect) -> None:
+        match effect:
+            case Grant():
+                self._grant(effect)
+            case Refuse():
+                self._answer(effect.request, effect.code)
+            case StartLoad():
+                self._start(effect)
+            case StopModels():
+                for model in effect.models:
+                    self._stop(model)
+            case OpenGate():
+                process = next(iter(self.processes.get(effect.model, [])), None)
+                if process is None or not process.ready or process.draining:
+                    raise Violation(f"the gate of {effect.model} is opened, and it is not ready")
+                if not process.ending:  # else the word that it died is under way
+                    self.gates[effect.model] = process
+            case CloseGate():
+                process = self.gates.pop(effect.model, None)
+                if process is not None and not process.ending:
+                    process.draining = True
+                    self._drains(process)
+            case Unloaded():
+                if effect.ref not in self.unloads:
+                    raise Violation(f"unload {effect.ref} was answered twice")
+                self.unloads.discard(effect.ref)
+
+    def _answer(self, request: int, how: str) -> None:
+        if request in self.answers:
+            raise Violation(f"request {request} was answered {self.answers[request]!r} and then {how!r}")
+        if request not in self.asked:
+            raise Violation(f"request {request} was answered and never came")
+        self.answers[request] = how
+
+    def _live(self, model: str) -> Process | None:
+        return next((process for process in self.processes.get(model, []) if not process.ending), None)
+
+    def _start(self, effect: StartLoad) -> None:
+        for model in effect.evict:
+            if (old := self._live(model)) is not None and (old.serving or old.through or model in self.gates):
+                raise Violation(f"{model} is evicted while it serves")
+            self._stop(model)
+        if self.processes.get(effect.model):
+            raise Violation(f"{effect.model} is started while a process of it is there")
+        process = Process(effect.model, effect.load)
+        self.processes.setdefault(effect.model, []).append(process)
+        # Those it evicts must be gone first; a load may be abandoned while it waits for them.
+        self._begin_when_alone(process, [old for model in effect.evict for old in self.processes.get(model, [])])
+
+    def _begin_when_alone(self, process: Process, evicted: list[Process]) -> None:
+        if any(old in self.processes[old.model] for old in evicted):
+            self.at(0.1, partial(self._begin_when_alone, process, evicted))
+            return
+        took = 0.0 if self.hasty else self.rng.uniform(0.5, 30.0)
+        self.at(took, partial(self._load_ends, process))
+
+    def _load_ends(self, process: Process) -> None:
+        if process.ending:
+            if self.rng.random() < self.faults["late"]:
+                self.tell(LoadDone(process.load))
+            return
+        luck = 1.0 if self.calm else self.rng.random()
+        if luck < self.faults["load"]:
+            self._remove(process)
+            self.tell(LoadDone(process.load, "exit code 1"))
+        elif luck < self.faults["load"] + self.faults["room"]:
+            self._remove(process)
+            self.tell(LoadDone(process.load, no_room=True))
+        else:
+            process.ready = True
+            self.tell(LoadDone(process.load))
+            if not self.calm and self.rng.random() < self.faults["crash"]:
+                self.at(self.rng.expovariate(0.05), partial(self._crash, process))
+
+    def _remove(self, process: Process) -> None:
+        process.ending = True
+        self.processes[process.model].remove(process)
+
+    def _stop(self, model: str) -> None:
+        process = self._live(model)
+        if process is None:
+            if not self.processes.get(model):
+                self.at(0.0, lambda: self.tell(Stopped(model)))
+            return
+        self._ends_now(process)
+        self._give_back(process)
+        self.at(0.0 if self.hasty else self.rng.uniform(0.0, 10.0), partial(self._is_gone, process, ""))
+
+    def _is_gone(self, process: Process, error: str) -> None:
+        self.processes[process.model].remove(process)
+        self.tell(Stopped(process.model, error, process.load if self.rng.random() < 0.5 or error else 0))
+        if self.rng.random() < self.faults["late"]:
+            self.at(self.rng.uniform(0.0, 30.0), lambda: self.tell(Stopped(process.model, error, process.load)))
+
+    def _crash(self, process: Process) -> None:
+        if process.ending or self.calm:
+            return
+        self._ends_now(process)
+        behind = self.rng.choice((0.0, 0.3))
+        if self.rng.random() < 0.5:
+            self._give_back(process)
+            self.at(behind, partial(self._is_gone, process, "killed by signal 9"))
+        else:
+            self._is_gone(process, "killed by signal 9")
+            self.at(behind, partial(self._give_back, process))
+
+    def _ends_now(self, process: Process) -> None:
+        process.ending = True
+        if self.gates.get(process.model) is process:
+            del self.gates[process.model]
+        for request in sorted(process.through):
+            process.through.discard(request)
+            if self.rng.random() < 0.6:
+                self.at(self.rng.choice((0.0, 0.2)), partial(self._comes_back, request))
+            else:
+                self._answer(request, "cut")
+
+    def _comes_back(self, request: int) -> None:
+        if request not in self.answers:
+            self.tell(RequestArrived(request, self.asked[request], again=True))
+
+    def _drains(self, process: Process) -> None:
+        if process.draining and not process.through and not process.serving and not process.ending:
+            process.draining = False
+            self.at(0.0, lambda: self.tell(GateDrained(process.model, process.load)))
+
+    def _through_gate(self, request: int, process: Process) -> None:
+        process.through.add(request)
+        self.tell(GateUsed(process.model, 1, len(process.through)))
+        self.at(self.rng.expovariate(0.2), partial(self._through_ends, request, process))
+
+    def _through_ends(self, request: int, process: Process) -> None:
+        if request not in process.through:
+            return
+        process.through.discard(request)
+        self._answer(request, "served")
+        self.tell(GateUsed(process.model, 0, len(process.through)))
+        self._drains(process)
+
+    def _give_back(self, process: Process) -> None:
+        """Its callers who had received something have lost the rest, the others are tried again."""
+        for request in sorted(process.serving):
+            self.at(self.rng.choice((0.0, 0.2)), partial(self._hangs_up, process, request))
+
+    def _hangs_up(self, process: Process, request: int) -> None:
+        if self.flying.get(request) is not process:
+            return
+        self._land(request)
+        if self.rng.random() < 0.6:
+            self.tell(RequestFailed(request))
+        else:
+            self._answer(request, "cut")
+            self.tell(ServeDone(request))
+
+    def _grant(self, effect: Grant) -> None:
+        if effect.request in self.answers or effect.request in self.flying:
+            raise Violation(f"request {effect.request} was granted, and it is served or answered")
+        process = next(iter(self.processes.get(effect.model, [])), None)
+        if process is None or not process.ready:
+            raise Violation(f"request {effect.request} was granted to {effect.model}, which is not ready")
+        self.flying[effect.request] = process
+        process.serving.add(effect.request)
+        nobody = effect.request in self.left or self.rng.random() < self.faults["gone"] / 4
+        wait = self.rng.choice((0.0, 0.05)) if nobody or process.ending else self.rng.expovariate(0.2)
+        self.at(wait, partial(self._ends, process, effect.request, nobody))
+
+    def _land(self, request: int) -> None:
+        process = self.flying.pop(request)
+        process.serving.discard(request)
+        self._drains(process)
+
+    def _ends(self, process: Process, request: int, nobody: bool) -> None:
+        if self.flying.get(request) is not process:
+            return
+        if process.ending:
+            self._hangs_up(process, request)
+            return
+        self._land(request)
+        self._answer(request, "nobody there" if nobody else "served")
+        self.tell(CallerGone(request) if nobody else ServeDone(request))
+
+    # What happens to it
+
+    def ask(self) -> None:
+        request = next(self._ids)
+        self.asked[request] = self.rng.choice(NAMES[:3] if self.rng.random() < 0.6 else NAMES + "?")
+        if (process := self.gates.get(self.asked[request])) is not None:
+            self._through_gate(request, process)
+        else:
+            self.tell(RequestArrived(request, self.asked[request]))
+        if self.rng.random() < 0.25:
+            self.at(self.rng.expovariate(0.1), partial(self.leave, request))
+
+    def leave(self, request: int) -> None:
+        """The caller hangs up. A grant may be on its way to it."""
+        if request in self.answers:
+            return
+        self.left.add(request)
+        if through := next((each for each in self.all_processes() if request in each.through), None):
+            self._through_ends(request, through)
+            return
+        if request not in self.flying:
+            self._answer(request, "left")
+        self.tell(RequestCancelled(request))
+
+    def all_processes(self) -> list[Process]:
+        return [process for processes in self.processes.values() for process in processes]
+
+    def unload(self) -> None:
+        ref = next(self._refs)
+        self.unloads.add(ref)
+        models = [] if self.rng.random() < 0.3 else self.rng.sample(NAMES, 2)
+        self.tell(UnloadAsked(models, ref))
+
+    def change_room(self) -> None:
+        self.jobs = 0.0 if self.calm else self.rng.choice((0.0, 0.0, 1.0, 2.0, 4.0))
+        self.tell(RoomChanged())
+
+    def yield_room(self) -> None:
+        self.tell(YieldAsked(self.rng.choice(NAMES)))
+
+    def preload(self) -> None:
+        self.tell(PreloadAsked(self.rng.sample(NAMES, 2)))
+
+    def find(self) -> None:
+        model = self.rng.choice(NAMES)
+        if not self.processes.get(model) and isinstance(self.machine, Fifo):
+            process = Process(model, -next(self._refs))
+            process.ready = True
+            self.processes.setdefault(model, []).append(process)
+            self.tell(ModelFound(model, self.rng.choice("12"), process.load))
+
+    def reconfigure(self) -> None:
+        self.config = self.draw_config()
+        self.tell(ConfigChanged(self.config))
+
+    def shut_down(self) -> None:
+        self.tell(ShutdownAsked())
+
+    def go_quiet(self) -> None:
+        """No more faults and no more jobs."""
+        self.calm = True
+        self.change_room()
+
+
+def run_seed(seed: int, *, asks: int = 40, kind: type[Serial] | type[Fifo] | None = None) -> World:
+    """One world from its first request to the quiet end; raises on the first violation."""
+    world = World(seed, kind=kind)
+    rng = world.rng
+    horizon = rng.choice((20.0, 120.0, 400.0))
+    for _ in range(asks):
+        world.at(rng.uniform(0.0, horizon), world.ask)
+    others = (world.unload, world.change_room, world.change_room, world.yield_room, world.preload, world.find)
+    for _ in range(rng.choice((0, 3, 12))):
+        world.at(rng.uniform(0.0, horizon), rng.choice(others))
+    for _ in range(rng.choice((0, 0, 1, 3))):
+        world.at(rng.uniform(0.0, horizon), world.reconfigure)
+    if rng.random() < 0.1:
+        world.at(rng.uniform(horizon / 2, horizon), world.shut_down)
+    world.run(horizon)
+    world.go_quiet()
+    world.run(horizon + 100_000.0)
+    if unanswered := sorted(world.asked.keys() - world.answers.keys()):
+        whys = [world.machine.why(request, world.now) for request in unanswered[:3]]
+        raise Violation(f"never answered: {unanswered[:5]}, for {whys}")
+    if world.machine.state.requests:
+        raise Violation("requests are remembered that were answered")
+    if world.unloads:
+        raise Violation(f"unloads were never answered: {world.unloads}")
+    return world

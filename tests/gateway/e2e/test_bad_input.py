@@ -1,0 +1,95 @@
+"""Requests and recipes that are wrong: each has its answer, at once or at its time."""
+
+import socket
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from tests.gateway.e2e.rig import API_KEY, CHAT, Rig, model, rig
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+DEAF = "import socket,sys,time; print('warming up', flush=True); time.sleep(600)"
+
+
+@pytest.fixture(scope="module")
+def taken() -> "socket.socket":
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    return listener
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(tmp_path_factory: pytest.TempPathFactory, taken: socket.socket) -> AsyncIterator[Rig]:
+    port = taken.getsockname()[1]
+    models = {
+        "a": model("a"),
+        "missing": {"cmd": ["no-such-program-anywhere", "${PORT}"]},
+        "deaf": {"cmd": [sys.executable, "-c", DEAF], "load_timeout": 1},
+        "crowded": {**model("crowded"), "port": port},
+        "huge": {**model("huge"), "vram": "900g"},
+    }
+    async with rig(tmp_path_factory.mktemp("bad"), models, scheduler="fifo", max_body=20_000) as made:
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        (b'{"messages": []}', 400, "bad_request"),
+        (b"", 400, "bad_request"),
+        (b'{"model": ', 400, "bad_request"),
+        (b'{"model": 7}', 400, "bad_request"),
+        (b"[]", 400, "bad_request"),
+        (b'{"model": "nobody"}', 404, "model_not_found"),
+        (b'{"model": "a", "x": "' + b"x" * 20_000 + b'"}', 413, "request_too_large"),
+    ],
+    ids=["no model", "no body", "half a body", "a number", "a list", "unknown", "too large"],
+)
+async def test_a_request_that_cannot_be_served_is_refused_at_once(
+    yard: Rig, body: bytes, status: int, code: str
+) -> None:
+    answer = await yard.ask("POST", CHAT, data=body)
+    assert (answer.status, answer.code) == (status, code)
+    assert yard.stage.diary() == []
+
+
+async def test_without_a_key_nothing_else_is_looked_at(yard: Rig) -> None:
+    for body in ({"model": "a"}, {"model": "nobody"}, None):
+        answer = await yard.ask("POST", CHAT, body, token="wrong")
+        assert (answer.status, answer.code) == (401, "invalid_api_key")
+    answer = await yard.ask("POST", CHAT, {"model": "a", "messages": []}, token=API_KEY)
+    assert answer.status == 200
+
+
+async def test_a_recipe_whose_program_does_not_exist_fails_at_once_and_says_so(yard: Rig) -> None:
+    (answer,) = await yard.answered(yard.call("missing"))
+    assert (answer.status, answer.code) == (502, "model_load_failed")
+    assert "no-such-program-anywhere" in answer.message
+
+
+async def test_a_server_that_never_answers_its_check_fails_at_its_timeout_with_the_end_of_its_log(yard: Rig) -> None:
+    (answer,) = await yard.answered(yard.call("deaf"))
+    assert (answer.status, answer.code) == (502, "model_load_failed")
+    assert "not ready within 1 s" in answer.message
+    assert "warming up" in answer.message
+
+
+async def test_a_server_whose_port_is_taken_fails_and_says_so(yard: Rig) -> None:
+    (answer,) = await yard.answered(yard.call("crowded"))
+    assert (answer.status, answer.code) == (502, "model_load_failed")
+    assert "is taken" in answer.message
+
+
+async def test_a_model_that_no_machine_could_hold_waits_and_says_why(yard: Rig) -> None:
+    waiting = yard.call("huge")
+    await yard.queued("huge")
+    assert "no room for 'huge'" in (await yard.queue())[0]["why"]
+    waiting.cancel()
+    await yard.queued()
+
+
+async def test_after_any_failure_the_next_model_is_served(yard: Rig) -> None:
+    failed, served = await yard.answered(yard.call("missing"), yard.call("a", "1"))
+    assert (failed.status, served.status) == (502, 200)

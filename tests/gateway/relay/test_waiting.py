@@ -1,0 +1,362 @@
+"""No room behind an open gate: the hub is asked, and the caller waits for what it says."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.gateway.relay.rig import CHAT, Heard, Line, Rig, chat, until
+
+from ostler.gateway.control import (
+    Abort,
+    Arrived,
+    Began,
+    Cancelled,
+    Close,
+    Done,
+    Drained,
+    Gone,
+    Grant,
+    Open,
+    Refuse,
+    Tell,
+    Used,
+)
+from ostler.gateway.relay.limits import Limits
+
+
+@pytest.fixture
+async def talkative(tmp_path: Path) -> AsyncIterator[Rig]:
+    """A relay that does not wait a second before it says that a model loads."""
+    async with Rig.standing(tmp_path, Limits(loading_after_s=0.01, loading_every_s=0.02)) as standing:
+        yield standing
+
+
+async def ok(line: Line, heard: Heard) -> None:
+    line.answer(b'{"usage":{"prompt_tokens":1,"completion_tokens":2}}')
+
+
+async def stream(line: Line, heard: Heard) -> None:
+    line.begin_stream()
+    line.event("one")
+    line.event("[DONE]")
+    line.end_stream()
+
+
+async def test_the_hub_is_asked_and_its_grant_is_served(rig: Rig) -> None:
+    server = await rig.server(ok)
+    client = await rig.client()
+    client.ask(chat("gpt-4", stream=True))
+    arrived = await rig.hub.hears(Arrived)
+    assert (arrived.model, arrived.path, arrived.stream, arrived.user, arrived.again) == (
+        "small",
+        CHAT,
+        True,
+        "ann",
+        False,
+    )
+    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    assert (await client.reply()).status == 200
+    assert (await rig.hub.hears(Began)).request == arrived.request
+    done = await rig.hub.hears(Done)
+    assert (done.request, done.instance, done.status, done.asked, done.gave_back) == (
+        arrived.request,
+        "i1",
+        200,
+        True,
+        False,
+    )
+    assert (done.prompt_tokens, done.completion_tokens) == (1, 2)
+    assert not rig.relay.requests
+
+
+async def test_granted_requests_share_the_connections_of_their_instance(rig: Rig) -> None:
+    server = await rig.server(ok)
+    client = await rig.client()
+    for _ in range(5):
+        client.ask(chat())
+        arrived = await rig.hub.hears(Arrived)
+        rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+        assert (await client.reply()).status == 200
+    assert server.connections == 1
+
+
+async def test_a_refusal_is_the_callers_status(rig: Rig) -> None:
+    client = await rig.client()
+    client.ask(chat(stream=True))
+    arrived = await rig.hub.hears(Arrived)
+    rig.hub.say(Refuse(arrived.request, 429, "queue_full", "the queue is full", 2.1))
+    reply = await client.reply()
+    assert (reply.status, reply.code, reply.headers["retry-after"]) == (429, "queue_full", "3")
+    assert (await client.call(path="/health")).status == 200
+    assert not rig.relay.requests and not rig.hub.heard(Done) and not rig.hub.heard(Cancelled)
+
+
+async def test_words_about_a_request_that_is_no_more_change_nothing(rig: Rig) -> None:
+    rig.hub.say(Grant(7, "i", "h", 1), Refuse(7, 500, "x", "y"), Tell(7, "z"), Abort(7), Gone("nobody"))
+    await rig.settled()
+    assert not rig.relay.requests
+
+
+# Gates
+
+
+async def test_an_instance_takes_as_many_as_it_may_and_the_hub_decides_on_the_next(rig: Rig) -> None:
+    release = asyncio.Event()
+
+    async def script(line: Line, heard: Heard) -> None:
+        await release.wait()
+        line.answer()
+
+    server = await rig.serving(script, concurrency=2)
+    clients = [await rig.client() for _ in range(3)]
+    for client in clients:
+        client.ask(chat())
+        await asyncio.sleep(0)
+    arrived = await rig.hub.hears(Arrived)
+    assert (await rig.hub.hears(Used)).in_flight == 2
+    release.set()
+    await rig.hub.hears(Done, asked=False)
+    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    for client in clients:
+        assert (await client.reply()).status == 200
+    assert (await rig.hub.hears(Done, asked=True)).request == arrived.request
+
+
+async def test_nobody_passes_those_who_wait_for_the_same_model(rig: Rig) -> None:
+    server = await rig.server(ok)
+    first, second = await rig.client(), await rig.client()
+    first.ask(chat(number=1))
+    waiting = await rig.hub.hears(Arrived)
+    rig.hub.say(Open("i1", "small", "127.0.0.1", server.port))
+    await rig.settled()
+    second.ask(chat(number=2))
+    behind = await rig.hub.hears(Arrived)
+    rig.hub.say(*[Grant(one.request, "i1", "127.0.0.1", server.port) for one in (waiting, behind)])
+    assert (await first.reply()).status == (await second.reply()).status == 200
+    assert (await rig.call(chat())).status == 200
+    assert not rig.hub.heard(Arrived)
+
+
+async def test_a_gate_for_no_request_means_that_each_is_asked_for(rig: Rig) -> None:
+    server = await rig.serving(concurrency=0)
+    client = await rig.client()
+    client.ask(chat())
+    arrived = await rig.hub.hears(Arrived)
+    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    assert (await client.reply()).status == 200
+
+
+async def test_of_several_instances_the_one_with_the_fewest_requests_is_used(rig: Rig) -> None:
+    release = asyncio.Event()
+
+    async def script(line: Line, heard: Heard) -> None:
+        await release.wait()
+        line.answer()
+
+    servers = [await rig.serving(script, instance=f"i{number}", concurrency=2) for number in range(3)]
+    clients = [await rig.client() for _ in range(7)]
+    for number, client in enumerate(clients[:6], 1):
+        client.ask(chat())
+        await until(lambda number=number: sum(len(server.heard) for server in servers) == number)
+    assert [len(server.heard) for server in servers] == [2, 2, 2]
+    clients[6].ask(chat())
+    arrived = await rig.hub.hears(Arrived)
+    rig.hub.say(Refuse(arrived.request, 503, "x", "y"))
+    assert (await clients[6].reply()).status == 503
+    release.set()
+    for client in clients[:6]:
+        assert (await client.reply()).status == 200
+
+
+async def test_a_closed_gate_lets_nobody_through_and_is_drained_when_the_last_has_gone(rig: Rig) -> None:
+    release = asyncio.Event()
+
+    async def script(line: Line, heard: Heard) -> None:
+        await release.wait()
+        line.answer()
+
+    server = await rig.serving(script)
+    inside, outside = await rig.client(), await rig.client()
+    inside.ask(chat())
+    await until(lambda: server.heard)
+    rig.hub.say(Close("i1"))
+    await rig.settled()
+    outside.ask(chat())
+    await rig.hub.hears(Arrived)
+    assert not rig.hub.heard(Drained)
+    release.set()
+    assert (await inside.reply()).status == 200
+    await rig.hub.hears(Drained, instance="i1")
+    done = await rig.hub.hears(Done)
+    assert done.status == 200 and server.connections == 1
+    await server.ended.wait()
+
+
+async def test_the_end_of_the_last_request_is_told_before_the_gate_is_drained(rig: Rig) -> None:
+    await rig.serving(ok)
+    await rig.call(chat())
+    rig.hub.say(Close("i1"))
+    await rig.hub.hears(Drained, instance="i1")
+    assert rig.hub.heard(Done)
+
+
+async def test_an_unused_or_unknown_instance_is_drained_at_once(rig: Rig) -> None:
+    await rig.serving(ok)
+    rig.hub.say(Close("i1"), Close("unknown"))
+    await rig.hub.hears(Drained, instance="i1")
+    await rig.hub.hears(Drained, instance="unknown")
+
+
+async def test_a_gate_may_be_opened_again(rig: Rig) -> None:
+    server = await rig.serving(ok)
+    rig.hub.say(Close("i1"), Open("i1", "small", "127.0.0.1", server.port))
+    await rig.settled()
+    assert (await rig.call(chat())).status == 200
+    assert not rig.hub.heard(Arrived)
+
+
+# Loading
+
+
+async def test_a_caller_who_streams_hears_that_its_model_loads_and_then_its_answer(talkative: Rig) -> None:
+    server = await talkative.server(stream)
+    client = await talkative.client()
+    client.ask(chat("large", stream=True))
+    arrived = await talkative.hub.hears(Arrived)
+    head = await client.head()
+    assert head.status == 200 and head.headers["content-type"] == "text/event-stream"
+    assert await client.chunk() == b": loading\n\n"
+    talkative.hub.say(Tell(arrived.request, "position 2,\nabout 12 s"))
+    while (heard := await client.chunk()) == b": loading\n\n":
+        pass
+    assert heard == b": loading position 2, about 12 s\n\n"
+    assert await client.chunk() == heard
+    talkative.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    while (heard := await client.chunk()).startswith(b":"):
+        pass
+    assert heard == b"data: one\n\n"
+    assert [await client.chunk() for _ in range(2)] == [b"data: [DONE]\n\n", b""]
+    assert (await client.call(path="/health")).status == 200
+
+
+async def test_an_answer_of_known_length_is_put_into_the_stream_that_has_begun(talkative: Rig) -> None:
+    async def script(line: Line, heard: Heard) -> None:
+        line.answer(b"data: one\n\n", content_type="text/event-stream; charset=utf-8")
+
+    assert await told_while_loading(talkative, script) == b"data: one\n\n"
+
+
+async def test_an_error_of_the_server_becomes_an_event_once_the_stream_has_begun(talkative: Rig) -> None:
+    async def script(line: Line, heard: Heard) -> None:
+        line.answer(b'{"error":{"message":"too long a prompt"}}', status=400)
+
+    events = await told_while_loading(talkative, script)
+    first, last = [part for part in events.split(b"\n\n") if part]
+    error = json.loads(first.removeprefix(b"data: "))["error"]
+    assert error == {
+        "message": "too long a prompt",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": "upstream_error",
+    }
+    assert last == b"data: [DONE]"
+
+
+async def test_an_answer_that_is_no_stream_is_an_error_once_the_stream_has_begun(talkative: Rig) -> None:
+    events = await told_while_loading(talkative, ok)
+    assert b"without the stream" in events and events.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_refusal_becomes_an_event_once_the_stream_has_begun(talkative: Rig) -> None:
+    client = await talkative.client()
+    client.ask(chat("large", stream=True))
+    arrived = await talkative.hub.hears(Arrived)
+    await client.head()
+    talkative.hub.say(Refuse(arrived.request, 502, "model_load_failed", "it did not start"))
+    events = await without_comments(client)
+    error = json.loads(events.strip().split(b"\n\n")[0].removeprefix(b"data: "))["error"]
+    assert (error["code"], error["message"], error["type"]) == ("model_load_failed", "it did not start", "server_error")
+    assert events.endswith(b"data: [DONE]\n\n")
+    assert (await client.call(path="/health")).status == 200
+
+
+async def told_while_loading(rig: Rig, script: object) -> bytes:
+    server = await rig.server(script)  # type: ignore[arg-type]
+    client = await rig.client()
+    client.ask(chat("large", stream=True))
+    arrived = await rig.hub.hears(Arrived)
+    await client.head()
+    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    return await without_comments(client)
+
+
+async def without_comments(client: object) -> bytes:
+    data = b""
+    while chunk := await client.chunk():  # type: ignore[attr-defined]
+        data += b"" if chunk.startswith(b":") else chunk
+    return data
+
+
+@pytest.mark.parametrize("body", [chat("large"), chat("small", stream=True)])
+async def test_who_does_not_stream_or_whose_model_says_nothing_just_waits(talkative: Rig, body: object) -> None:
+    server = await talkative.server(ok)
+    client = await talkative.client()
+    client.ask(body)
+    arrived = await talkative.hub.hears(Arrived)
+    assert talkative.relay.requests[arrived.request].loading is None  # type: ignore[union-attr]
+    talkative.hub.say(Tell(arrived.request, "text"))
+    talkative.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    assert (await client.reply()).headers["content-type"] == "application/json"
+
+
+async def test_a_grant_in_good_time_is_answered_by_the_servers_own_head(rig: Rig) -> None:
+    server = await rig.server(stream)
+    client = await rig.client()
+    client.ask(chat("large", stream=True))
+    arrived = await rig.hub.hears(Arrived)
+    rig.hub.say(Tell(arrived.request, "text"), Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    assert (await client.reply()).body == b"data: one\n\ndata: [DONE]\n\n"
+
+
+# Abort
+
+
+async def test_the_hub_may_end_a_request_that_waits(rig: Rig) -> None:
+    client = await rig.client()
+    client.ask(chat())
+    arrived = await rig.hub.hears(Arrived)
+    rig.hub.say(Abort(arrived.request))
+    assert (await client.reply()).code == "aborted"
+    await rig.hub.hears(Cancelled, request=arrived.request)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_the_hub_may_end_a_request_that_is_served(rig: Rig, begun: bool) -> None:
+    async def script(line: Line, heard: Heard) -> None:
+        if begun:
+            line.begin_stream()
+            line.event("one")
+        await line.closed()
+        raise ConnectionError
+
+    server = await rig.server(script)
+    client = await rig.client()
+    client.ask(chat(stream=True))
+    arrived = await rig.hub.hears(Arrived)
+    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    if begun:
+        await client.head()
+        assert await client.chunk() == b"data: one\n\n"
+    else:
+        await until(lambda: server.heard)
+    rig.hub.say(Abort(arrived.request))
+    if begun:
+        assert b'"aborted"' in await client.chunk()
+        assert await client.chunk() == b""
+    else:
+        assert (await client.reply()).code == "aborted"
+    await server.ended.wait()
+    done = await rig.hub.hears(Done)
+    assert done.status == (200 if begun else 503) and done.error
