@@ -1,14 +1,19 @@
 """An hour of real requests through the gateway's schedulers: how many loads, and how long callers wait.
 
-python benchmarks/gateway_trace.py [--data FOLDER] [--trace conv code] [--seed 1] [--without-serial]
+python benchmarks/gateway_trace.py [--data FOLDER] [--trace conv code] [--seeds 12] [--quantum 8] [--without-serial]
 
-Requests arrive when those of the trace did (Azure, November 2023). Which model each one names is drawn by Zipf's law
-over 12 names: the trace has one model. 4 models fit at once, and a load takes 20 s. A request is served for
+Requests arrive when those of the trace did (Azure, November 2023). The trace has one model: which one a request names
+is drawn by Zipf's law over 12 names, anew for each seed. 4 models fit at once, and a load takes 20 s. A request is
+served for
 
     context tokens / 5,000 per second + generated tokens / 30 per second,
 
-however many are served beside it. `fifo` is the same scheduler in each line; what differs is whom it displaces. LRU
-takes the idle resident that was used least recently.
+however many are served beside it. `fifo` is the same scheduler in both lines; what differs is whom it displaces: LRU
+takes the idle resident that was used least recently. Numbers are means over the seeds; the last line gives the ratio to
+LRU, seed by seed, with its standard error.
+
+All 12 models are wanted all the time, so that about 8 wait at any moment, each for 8 loads of others: loads × wait is
+nearly the same for whatever is evicted, and what can be won is in the spread of the waits.
 """
 
 import argparse
@@ -143,34 +148,45 @@ def machines(with_serial: bool, quantum: float) -> list[tuple[str, Machine, Slot
     return found
 
 
-def report(requests: list[tuple[float, str, float]], with_serial: bool, quantum: float) -> None:
-    print(f"  {'':22s} {'loads':>7s} {'wait p50':>10s} {'p99':>10s} {'mean':>10s} {'max':>10s} {'us/step':>9s}")
-    for name, machine, slots in machines(with_serial, quantum):
-        run = Run(machine, slots, requests)
-        cuts = statistics.quantiles(run.waits, n=100, method="inclusive")
-        numbers = (cuts[49], cuts[98], statistics.fmean(run.waits), max(run.waits))
-        print(f"  {name:22s} {run.loads:7d}", *(f"{value:8.1f} s" for value in numbers), f"{run.step_us:9.1f}")
+def measure(run: Run) -> tuple[float, ...]:
+    cuts = statistics.quantiles(run.waits, n=100, method="inclusive")
+    return (run.loads, cuts[49], cuts[98], statistics.fmean(run.waits), max(run.waits), run.step_us)
+
+
+def report(path: Path, seeds: int, with_serial: bool, quantum: float) -> None:
+    found: dict[str, list[tuple[float, ...]]] = {}
+    for seed in range(1, seeds + 1):
+        requests = requests_of(path, seed)
+        for name, machine, slots in machines(with_serial, quantum):
+            found.setdefault(name, []).append(measure(Run(machine, slots, requests)))
+    print(f"{path.stem}: {len(requests)} requests in {requests[-1][0] / 60:.0f} minutes, {seeds} seeds")
+    print(f"  {'':16s} {'loads':>9s} {'wait p50':>11s} {'p99':>11s} {'mean':>11s} {'max':>11s} {'us/step':>9s}")
+    for name, rows in found.items():
+        loads, *waits, step_us = (statistics.fmean(column) for column in zip(*rows, strict=True))
+        print(f"  {name:16s} {loads:9.1f}", *(f"{value:9.1f} s" for value in waits), f"{step_us:9.1f}")
+    if seeds > 1:
+        print(f"  {'ratio':16s}", *(ratio(found["fifo"], found["fifo with LRU"], index) for index in range(4)))
+
+
+def ratio(ours: list[tuple[float, ...]], theirs: list[tuple[float, ...]], index: int) -> str:
+    each = [mine[index] / other[index] for mine, other in zip(ours, theirs, strict=True) if other[index]]
+    return f"{statistics.fmean(each):.3f}±{statistics.stdev(each) / math.sqrt(len(each)):.3f}" if len(each) > 1 else "-"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=DATA, help="the folder of the trace")
     parser.add_argument("--trace", nargs="*", choices=("conv", "code"), default=["conv", "code"])
-    parser.add_argument("--seed", type=int, nargs="*", default=[1])
+    parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--quantum", type=float, default=8.0)
     parser.add_argument("--without-serial", action="store_true")
     options = parser.parse_args()
     for trace in options.trace:
         path = options.data / f"AzureLLMInferenceTrace_{trace}.csv"
         if not path.exists():
-            print(
-                f"gateway_trace: skipped, for {path} is not here; --data names the folder of the Azure trace of 2023."
-            )
+            print(f"gateway_trace: skipped, {path} is not here; --data names the folder of the Azure trace of 2023.")
             return 0
-        for seed in options.seed:
-            requests = requests_of(path, seed)
-            print(f"{trace}: {len(requests)} requests in {requests[-1][0] / 60:.0f} minutes, seed {seed}")
-            report(requests, not options.without_serial, options.quantum)
+        report(path, options.seeds, not options.without_serial, options.quantum)
     return 0
 
 

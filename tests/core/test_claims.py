@@ -1,7 +1,7 @@
 """Machines that hold no connection: they claim one task at a time, and only a lease binds them."""
 
 import pytest
-from tests.core.yard import Yard, capabilities, entry
+from tests.core.yard import EPOCH, Yard, capabilities, entry
 
 from ostler.core.claims import LEASE_S
 from ostler.core.effects import Answer, Claimed, NothingToClaim, Refuse
@@ -316,6 +316,18 @@ def test_a_machine_that_claimed_may_come_with_a_connection_later() -> None:
     assert yard.task("a").losses == 1
     assert yard.claim_beat("box", "a") is None
     assert yard.where("a") == "box"
+
+
+def test_what_a_machine_last_said_with_a_claim_is_known_after_a_restart() -> None:
+    yard = Yard()
+    yard.submit("a")
+    yard.submit("b")
+    claimed(yard, "pi", memory_available_gb=8.0)
+    yard.wait(100)
+    claimed(yard, "pi", memory_available_gb=3.0)
+    yard.restart()
+    worker = yard.fleet.workers["pi"]
+    assert (worker.capabilities.memory_available_gb, worker.last_contact_at) == (3.0, EPOCH + 100)
 
 
 def test_the_hub_being_away_shortens_no_lease() -> None:

@@ -12,7 +12,7 @@ from ostler.core import index
 act = st.tuples(st.integers(0, len(ACTS) - 1), st.integers(0, 11), st.integers(0, 11))
 
 
-@settings(max_examples=60, deadline=None, phases=NO_EXPLAIN)
+@settings(max_examples=40, deadline=None, phases=NO_EXPLAIN)
 @given(st.lists(act, min_size=40, max_size=150))
 def test_whatever_happened_a_restart_gives_the_same_fleet(acts: list[tuple[int, int, int]]) -> None:
     """check(), holdings, states and the order of the queue, after every act."""

@@ -207,4 +207,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=600, stateful_step_count=60, deadline=None, phases=NO_EXPLAIN)
+TestAnyOrder.settings = settings(max_examples=400, stateful_step_count=60, deadline=None, phases=NO_EXPLAIN)

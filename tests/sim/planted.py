@@ -272,11 +272,6 @@ def an_assignment_that_was_not_accepted_is_given_to_another_at_once(patch: pytes
 
 
 @plant_among_claims
-def an_account_that_is_older_than_an_assignment_counts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(attempts, "may_be_on_its_way", lambda _: False)
-
-
-@plant_among_claims
 def an_old_connection_that_was_held_up_takes_over(patch: pytest.MonkeyPatch) -> None:
     real = workers.registered
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.sim.witness import run
+from tests.sim.witness import run, run_claims
 
 from ostler.core.check import check
 from ostler.domain import states
@@ -50,6 +50,19 @@ def test_a_hundred_thousand_random_events_break_nothing(share: int) -> None:
 def test_a_witness_outside_agrees_with_the_hub(seed: int) -> None:
     """Machines that burn down, drains, stalls; zombies, clashes, leaks, and the ledger compared with memory."""
     run(seed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_witness_outside_agrees_about_machines_that_only_claim(seed: int) -> None:
+    """Cut off for longer than a lease, killed, and stubborn; what must run alone does, and each success is one."""
+    run_claims(seed)
+
+
+def test_claims_and_connections_break_nothing_together() -> None:
+    size = {"machines": 2, "jobs": 16, "pullers": 4}
+    for seed in (3, 4):
+        with told(seed, **size):
+            run_seed(seed, **size)
 
 
 def traced(seed: int, **size: int) -> str:

@@ -167,10 +167,8 @@ class Machine:
     def _stop(self, effect: CancelTask) -> None:
         process = self.processes.get(effect.attempt)
         if process is None:
-            if effect.attempt not in self.results:
-                self._end(
-                    effect.task_id, effect.attempt, "cancelled", None
-                )  # the hub counts room for it until it hears that
+            if effect.attempt not in self.results:  # the hub counts room for it until it hears that it is not here
+                self._end(effect.task_id, effect.attempt, "cancelled", None)
         elif not process.stopping:
             process.stopping = True
             delay = self.world.rng.uniform(0.0, effect.grace_s)

@@ -134,6 +134,18 @@ def test_an_idle_model_that_will_be_asked_for_stays_while_the_other_has_not_wait
     assert stand.loads[-1] == ("b", ["a"])
 
 
+def test_a_model_that_fell_silent_is_not_kept_for_what_it_once_was() -> None:
+    stand = Stand(Fifo, room=1.0)
+    stand.make_ready("a")
+    for _ in range(900):
+        stand.wait(0.5)
+        stand.done(stand.ask("a"))
+    stand.machine.state.usual_wait_s = 100.0
+    stand.wait(30.0)
+    stand.ask("b")
+    assert stand.loads[-1] == ("b", ["a"])
+
+
 def test_where_nobody_usually_waits_nobody_waits_for_an_idle_model() -> None:
     stand = Stand(Fifo, room=1.0)
     stand.make_ready("a")

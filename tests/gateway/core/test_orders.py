@@ -7,7 +7,7 @@ from ostler.domain.errors import BadInput
 from ostler.gateway.core.events import ConfigChanged, PreloadAsked
 from ostler.gateway.core.fifo import Fifo
 from ostler.gateway.core.models import Catalogue, Config, Group, Recipe, Sets
-from ostler.gateway.core.scheduler import make
+from ostler.gateway.core.scheduler import SCHEDULERS, make
 
 # Unloading
 
@@ -336,7 +336,7 @@ def test_after_the_shutdown_nothing_is_loaded_any_more() -> None:
 
 
 def test_a_scheduler_is_made_by_its_name() -> None:
-    for name in ("serial", "fifo"):
+    for name in SCHEDULERS:
         scheduler = make(name, Config(models=(Recipe(name="a"),)), Sizes(1.0))
         assert type(scheduler).__name__.lower() == name
         assert scheduler.why(1, 0.0).startswith("It is not here")

@@ -3,7 +3,7 @@
 import pytest
 from tests.gateway.core.stand import Stand
 
-from ostler.gateway.core.events import LoadDone, ModelFound
+from ostler.gateway.core.events import LoadDone, ModelFound, RequestArrived
 from ostler.gateway.core.fifo import Fifo
 from ostler.gateway.core.learnt import MAX_BACKOFF_S
 
@@ -60,8 +60,6 @@ def test_a_retried_request_keeps_the_place_of_its_arrival() -> None:
 
 
 def test_what_went_through_a_gate_and_failed_is_tried_once_more_and_not_twice() -> None:
-    from ostler.gateway.core.events import RequestArrived
-
     stand = Stand(Fifo)
     stand.turn(RequestArrived(900, "a", again=True))
     stand.loaded("a")

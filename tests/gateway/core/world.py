@@ -3,9 +3,12 @@ unload, reconfigure and shut down. Everything is drawn from one seed; a failure 
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable, Collection
 from functools import partial
 from itertools import count
+
+from tests.gateway.core.configs import NAMES, draw_config
 
 from ostler.gateway.core.check import check
 from ostler.gateway.core.effects import CloseGate, Effect, Grant, OpenGate, Refuse, StartLoad, StopModels, Unloaded
@@ -31,10 +34,8 @@ from ostler.gateway.core.events import (
 )
 from ostler.gateway.core.fifo import Fifo
 from ostler.gateway.core.machine import Machine
-from ostler.gateway.core.models import Config, Group, Recipe, Sets
 from ostler.gateway.core.serial import Serial
 
-NAMES = "abcdefg"
 ROOM = 4.0
 
 
@@ -71,6 +72,7 @@ class World:
         self.asked: dict[int, str] = {}
         self.answers: dict[int, str] = {}
         self.left: set[int] = set()
+        self.tries: Counter[int] = Counter()
         self.flying: dict[int, Process] = {}
         self.unloads: set[int] = set()
         self.gates: dict[str, Process] = {}
@@ -78,7 +80,7 @@ class World:
         self.hasty = self.rng.random() < 0.3
         """Loads and stops take no time worth mentioning."""
         self.faults = {fault: self.rng.choice((0.0, 0.1, 0.4)) for fault in ("load", "crash", "room", "gone", "late")}
-        self.config = self.draw_config(first=True)
+        self.config = draw_config(self.rng, self.sizes, first=True)
         kind = kind or self.rng.choice((Serial, Fifo, Fifo))
         self.machine: Machine
         if kind is Fifo:
@@ -91,59 +93,6 @@ class World:
     def fits(self, target: str, gone: Collection[str], coming: Collection[str]) -> bool:
         held = {model for model, processes in self.processes.items() if processes and model not in gone}
         return self.jobs + sum(self.sizes[model] for model in {*held, *coming, target} - {*gone} | {target}) <= ROOM
-
-    # What is configured
-
-    def draw_config(self, *, first: bool = False) -> Config:
-        rng = self.rng
-        names = [name for name in NAMES if first or rng.random() < 0.85] or ["a"]
-        chosen = rng.random()
-        grouped, sets = (), Sets()
-        pins = {name for name in names if self.sizes[name] == 1.0 and rng.random() < 0.1}
-        pins = set(sorted(pins)[:1])
-        if chosen < 0.35:
-            grouped = self._draw_groups([name for name in names if name not in pins], may_persist=not pins)
-        elif chosen < 0.5:
-            free = [name for name in names if name not in pins]
-            sets = Sets(
-                members=tuple(tuple(rng.sample(free, min(len(free), rng.randint(1, 3)))) for _ in range(4)),
-                evict_costs={name: rng.choice((1.0, 10.0)) for name in free},
-            )
-        return Config(
-            models=tuple(self._draw_recipe(name, name in pins) for name in names),
-            groups=grouped,
-            sets=sets,
-            quantum=rng.choice((0.0, 0.5, 8.0, 8.0, float("inf"))),
-        )
-
-    def _draw_groups(self, names: list[str], *, may_persist: bool) -> tuple[Group, ...]:
-        half = len(names) // 2
-        # What never goes is kept small, so that there is room for anything beside it.
-        small = [name for name in names[:half] if self.sizes[name] == 1.0][:1]
-        persistent = may_persist and bool(small) and self.rng.random() < 0.3
-        return tuple(
-            Group(
-                members=tuple(members),
-                swap=self.rng.random() < 0.7,
-                exclusive=self.rng.random() < 0.7,
-                persistent=persistent and members is small,
-            )
-            for members in ((small if persistent else names[:half]), names[half:])
-            if members
-        )
-
-    def _draw_recipe(self, name: str, pinned: bool) -> Recipe:
-        rng = self.rng
-        return Recipe(
-            name=name,
-            digest=rng.choice("12"),
-            ttl_s=rng.choice((0.0, 0.0, 5.0, 60.0)),
-            pinned=pinned,
-            concurrency=rng.choice((None, None, 1, 2)),
-            queue_limit=rng.choice((None, None, 3)),
-            priority=rng.choice((0, 0, 0, 5)),
-            load_s=rng.choice((None, 0.0, 2.0)),
-        )
 
     # Time
 
@@ -186,6 +135,9 @@ class World:
                 self._start(effect)
             case StopModels():
                 for model in effect.models:
+                    process = self._live(model)
+                    if process is not None and (process.serving or process.through) and effect.reason != "unloaded":
+                        raise Violation(f"{model} is stopped ({effect.reason}) while it serves")
                     self._stop(model)
             case OpenGate():
                 process = next(iter(self.processes.get(effect.model, [])), None)
@@ -304,6 +256,7 @@ class World:
 
     def _through_gate(self, request: int, process: Process) -> None:
         process.through.add(request)
+        self.tries[request] += 1
         self.tell(GateUsed(process.model, 1, len(process.through)))
         self.at(self.rng.expovariate(0.2), partial(self._through_ends, request, process))
 
@@ -337,6 +290,9 @@ class World:
         if process is None or not process.ready:
             raise Violation(f"request {effect.request} was granted to {effect.model}, which is not ready")
         self.flying[effect.request] = process
+        self.tries[effect.request] += 1
+        if self.tries[effect.request] > 2:
+            raise Violation(f"request {effect.request} is tried for the third time")
         process.serving.add(effect.request)
         nobody = effect.request in self.left or self.rng.random() < self.faults["gone"] / 4
         wait = self.rng.choice((0.0, 0.05)) if nobody or process.ending else self.rng.expovariate(0.2)
@@ -409,7 +365,7 @@ class World:
             self.tell(ModelFound(model, self.rng.choice("12"), process.load))
 
     def reconfigure(self) -> None:
-        self.config = self.draw_config()
+        self.config = draw_config(self.rng, self.sizes)
         self.tell(ConfigChanged(self.config))
 
     def shut_down(self) -> None:

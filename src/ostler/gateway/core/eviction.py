@@ -13,13 +13,13 @@ from ostler.gateway.core.state import READY, Instance, State
 EXACT_UP_TO = 12
 """Candidates among which the best set is found for certain; among more, a good one."""
 HORIZON_LOADS = 8.0
-"""How far a decision looks ahead, in loads of the target: so long does the target's turn last that it pays for."""
-
-
-PATIENCE = 0.8
-"""A target that waits for less than this share of the usual wait can wait a little longer."""
+"""How far a decision looks ahead, in loads of the target: about as long as the target's turn."""
+PATIENCE = 0.85
+"""A target that has waited for less than this share of the usual wait can wait a little longer."""
 WORTH_KEEPING_FOR = 2.0
 """Requests that an idle model must be expected to receive while it is kept."""
+BELIEVED_FOR = 4.0
+"""Requests that fail to come, as its rate would have it, until an idle model is no longer expected to receive any."""
 
 
 class Capacity(Protocol):
@@ -74,7 +74,8 @@ class ExpectedLoss:
         if first is None or not rate:
             return -math.inf
         patience_ends = first.since + PATIENCE * state.usual_wait_s
-        return min(patience_ends, turn_ends(state, resident, target, first.since)) - WORTH_KEEPING_FOR / rate
+        kept_until = min(patience_ends, turn_ends(state, resident, target, first.since)) - WORTH_KEEPING_FOR / rate
+        return min(kept_until, resident.idle_since + BELIEVED_FOR / rate)
 
 
 EXPECTED_LOSS = ExpectedLoss()

@@ -35,7 +35,7 @@ def may_be_open(state: State, instance: Instance, want_room: list[str]) -> bool:
 
 def used(state: State, event: GateUsed, now: float) -> list[Effect]:
     instance = state.present.get(event.model)
-    if event.arrived:
+    if event.arrived and event.model in state.learnt:
         state.learnt[event.model].arrived(now, event.arrived)
     if instance is not None:
         instance.through_gate = event.in_flight

@@ -1,5 +1,6 @@
 """What both schedulers do alike: all but the order in which requests are served and the choice of what to load."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 from ostler.gateway.core import explain, gates, orders, refusals
@@ -28,7 +29,7 @@ PAUSE_S = 1.0
 """How long the word about a process that has died may be behind the word about its requests."""
 
 
-class Machine:
+class Machine(ABC):
     def __init__(self, config: Config, capacity: Capacity) -> None:
         self.state = State(config)
         self.capacity = capacity
@@ -86,29 +87,29 @@ class Machine:
 
     # What the two differ in
 
+    @abstractmethod
     def settle(self, now: float) -> list[Effect]:
         """Something has ended or changed: let those go on who can."""
-        raise NotImplementedError
 
-    def _serves_at_once(self, instance: Instance) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _serves_at_once(self, instance: Instance) -> bool: ...
 
+    @abstractmethod
     def _wait(self, request: Request, now: float) -> list[Effect]:
         """It cannot be served at once: find it a place, and do what can be done for it."""
-        raise NotImplementedError
 
-    def _flight_ended(self, instance: Instance, now: float) -> list[Effect]:
-        raise NotImplementedError
+    @abstractmethod
+    def _flight_ended(self, instance: Instance, now: float) -> list[Effect]: ...
 
-    def _has_free_room(self, model: str) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _has_free_room(self, model: str) -> bool: ...
 
-    def _estimates(self, requests: list[Request], now: float) -> list[float]:
-        raise NotImplementedError
+    @abstractmethod
+    def _estimates(self, requests: list[Request], now: float) -> list[float]: ...
 
+    @abstractmethod
     def blocked(self, request: Request, now: float) -> Blocked:
         """What keeps a request in the line."""
-        raise NotImplementedError
 
     # Requests
 
@@ -262,13 +263,9 @@ class Machine:
         self.state.is_ready(instance, now)
         self.state.learnt[instance.model].loaded(now - instance.began)
         effects: list[Effect] = []
-        for request in list(instance.waiters.values()):
-            if instance.in_flight < instance.limit:
-                effects.append(self.grant(request, instance, now))
-            else:
-                self.state.enqueue(request)
-                effects.append(self.tell(request))
-        return effects + self.settle(now)
+        while instance.waiters and instance.in_flight < instance.limit:
+            effects.append(self.grant(next(iter(instance.waiters.values())), instance, now))
+        return effects + self.back_to_line(list(instance.waiters.values())) + self.settle(now)
 
     def _load_failed(self, instance: Instance, event: LoadDone, now: float) -> list[Effect]:
         model, waiters = instance.model, list(instance.waiters.values())
@@ -286,9 +283,11 @@ class Machine:
         return effects + self.settle(now)
 
     def back_to_line(self, requests: list[Request]) -> list[Effect]:
+        effects: list[Effect] = []
         for request in requests:
             self.state.enqueue(request)
-        return [self.tell(request) for request in requests]
+            effects.append(self.tell(request))
+        return effects
 
     def _stopped(self, event: Stopped, now: float) -> list[Effect]:
         instance = self.state.present.get(event.model)

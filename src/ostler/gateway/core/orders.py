@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ostler.gateway.core import refusals
-from ostler.gateway.core.effects import Effect, StopModels, Unloaded
+from ostler.gateway.core.effects import Effect, Unloaded
 from ostler.gateway.core.events import (
     ConfigChanged,
     ModelFound,
@@ -40,14 +40,11 @@ def obey(machine: "Machine", order: Order, now: float) -> list[Effect]:
 def _found(machine: "Machine", found: ModelFound, now: float) -> list[Effect]:
     state = machine.state
     recipe = state.catalogue.recipes.get(found.model)
-    if recipe is None:
-        return [StopModels([found.model], "removed")]
     if found.model in state.present:
         return []
-    instance = state.begin(found.model, now, found.load)
-    instance.digest = found.digest
-    state.is_ready(instance, now)
-    why = "shutdown" if state.closing else "changed" if found.digest != recipe.digest else ""
+    instance = state.find(found.model, found.digest, found.load, now)
+    unwanted = "removed" if recipe is None else "changed" if recipe.digest != found.digest else ""
+    why = "shutdown" if state.closing else unwanted
     effects = leave(machine, instance, why, now) if why else []
     return effects + machine.settle(now)
 

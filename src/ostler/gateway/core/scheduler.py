@@ -27,8 +27,9 @@ class Scheduler(Protocol):
         ...
 
 
-SCHEDULERS: dict[str, type[Serial] | type[Fifo]] = {"serial": Serial, "fifo": Fifo}
+SCHEDULERS = ("serial", "fifo")
 
 
-def make(name: str, config: Config, capacity: Capacity) -> Scheduler:
-    return SCHEDULERS[name](config, capacity)
+def make(name: str, config: Config, capacity: Capacity, *, has_gates: bool = False) -> Scheduler:
+    """By its name in the configuration. `serial` needs to be asked for every request: it has no gates."""
+    return Serial(config, capacity) if name == "serial" else Fifo(config, capacity, has_gates=has_gates)

@@ -14,8 +14,6 @@ from ostler.gateway.core.models import Catalogue, Config, Recipe
 
 LOADING, READY, STOPPING, GONE = "loading", "ready", "stopping", "gone"
 ARRIVING, QUEUED, WAITING_FOR_LOAD, IN_FLIGHT = "arriving", "queued", "waiting for a load", "in flight"
-
-
 SHUT, OPEN, CLOSING = "shut", "open", "closing"
 """A gate: requests are asked for one by one; go by without asking; are asked for, and some that went by are still
 there."""
@@ -201,10 +199,17 @@ class State:
 
     # Processes
 
-    def begin(self, model: str, now: float, load: int = 0) -> Instance:
+    def begin(self, model: str, now: float) -> Instance:
         recipe = self.catalogue.recipes[model]
-        made = Instance(model, load or next(self._tokens), recipe.digest, now, limit(recipe))
+        made = Instance(model, next(self._tokens), recipe.digest, now, limit(recipe))
         self.present[model] = self.loads[made.load] = made
+        return made
+
+    def find(self, model: str, digest: str, load: int, now: float) -> Instance:
+        self.learnt.setdefault(model, Learnt())
+        made = Instance(model, load or next(self._tokens), digest, now, limit(self.catalogue.recipes.get(model)))
+        self.present[model] = self.loads[made.load] = made
+        self.is_ready(made, now)
         return made
 
     def is_ready(self, instance: Instance, now: float) -> None:
@@ -247,9 +252,8 @@ class State:
                 continue
             if recipe is None or recipe.pinned or not recipe.ttl_s:
                 continue
-            ends = (
-                now if instance.in_flight or instance.through_gate or instance.leaving else instance.idle_since
-            ) + recipe.ttl_s
+            is_used = instance.in_flight or instance.through_gate or instance.leaving
+            ends = (now if is_used else instance.idle_since) + recipe.ttl_s
             if ends <= now:
                 found.append(instance)
             else:

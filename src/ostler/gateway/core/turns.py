@@ -75,12 +75,10 @@ class Turns:
             for other in waiting
         )
 
-    def drop(self, target: str, now: float) -> bool:
-        """The target needs no promise any more; whether it had one, which may have kept others waiting."""
-        models = self.promises.pop(target, ())
-        for model in models:
+    def drop(self, target: str, now: float) -> None:
+        """The target needs no promise any more."""
+        for model in self.promises.pop(target, ()):
             self._release(model, target, now)
-        return bool(models)
 
     def _release(self, model: str, target: str, now: float) -> None:
         resident = self._state.present.get(model)
