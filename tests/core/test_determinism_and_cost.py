@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.core.stable import ACTS, NO_EXPLAIN, Stable
 from tests.core.yard import Yard, submission
 
-from ostler.core import place, score
+from ostler.core import choose, score
 from ostler.core.persist import take_changes
 from ostler.core.place import settle
 from ostler.core.step import step
@@ -214,7 +214,7 @@ def test_workers_in_the_same_state_are_scored_once(monkeypatch: pytest.MonkeyPat
         calls[0] += 1
         return real(*args)
 
-    monkeypatch.setattr(place, "score", counting)
+    monkeypatch.setattr(choose, "score", counting)
     yard = Yard(checked=False)
     for number in range(300):
         yard.worker(f"w{number:03d}", gpus=4, vram=96)
