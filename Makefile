@@ -7,12 +7,13 @@ WORKERS ?= 2
 ARGS ?=
 
 VENV := .venv
+ENGINE := .venv-engine
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test systemd demo bench bench-gateway sim lock clean distclean
+.PHONY: help setup check format test systemd engine demo bench bench-gateway bench-foresight sim lock clean distclean
 
 help: ## print this list
 	@echo "Ostler: one control plane for a mixed fleet of machines that do machine learning"
@@ -63,6 +64,11 @@ test: $(STAMP) ## run the tests
 systemd: $(STAMP) ## the tests of the machine's service under a real systemd, in namespaces of its own (Linux, root)
 	@OSTLER_TEST_SYSTEMD=1 $(BIN)/pytest tests/enrol/test_systemd.py $(ARGS)
 
+engine: $(STAMP) ## the gateway before a real engine: llama.cpp, compiled once into .venv-engine (some minutes)
+	@test -x $(ENGINE)/bin/python || $(PYTHON) -m venv $(ENGINE)
+	@$(ENGINE)/bin/python -m pip --disable-pip-version-check install -qq -r tests/gateway/engine/requirements.txt
+	@OSTLER_TEST_ENGINE=$(CURDIR)/$(ENGINE)/bin/python $(BIN)/pytest tests/gateway/engine $(ARGS)
+
 demo: $(STAMP) ## a small fleet on this machine, from the first job to the last
 	@$(BIN)/python examples/demo.py $(ARGS)
 
@@ -71,6 +77,9 @@ bench: $(STAMP) ## measure the hub on this machine
 
 bench-gateway: $(STAMP) ## measure the gateway's relay beside nginx (where it is installed) and a direct connection
 	@$(BIN)/python benchmarks/gateway.py $(ARGS)
+
+bench-foresight: $(STAMP) ## time why, estimate and whatif on a large fleet, and measure how far they can be trusted
+	@$(BIN)/python benchmarks/foresight.py $(ARGS)
 
 sim: $(STAMP) ## a long campaign of the simulator: many fleets, many faults, every invariant after every event
 	@$(BIN)/python -m ostler.sim.campaign $(ARGS)
@@ -88,5 +97,5 @@ clean: ## remove caches and build outputs
 	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find src tests $(wildcard examples benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-distclean: clean ## remove .venv too
-	@rm -rf $(VENV)
+distclean: clean ## remove the environments too
+	@rm -rf $(VENV) $(ENGINE)

@@ -13,7 +13,7 @@ import time
 from ostler.core.events import JobsSubmitted, NewJob, TaskAccepted, TaskEnded, WorkerBeat, WorkerRegistered
 from ostler.core.fleet import Fleet
 from ostler.core.persist import take_changes
-from ostler.core.place import settle, settled
+from ostler.core.placing.place import settle, settled
 from ostler.core.step import step
 from ostler.domain.job import Terms
 from ostler.domain.resources import Request

@@ -30,6 +30,22 @@ def config_file(flag: str | Path | None, state: Path) -> Path | None:
     return own if own.exists() else None
 
 
+def ledger_url(flag: str, from_file: str) -> str:
+    """Where the hub's ledger is: as given, from the environment, or from its settings file; empty: its own file."""
+    return flag or os.environ.get("OSTLER_LEDGER") or from_file
+
+
+def refuse_password(ledger: str, where: str) -> None:
+    """In an address that is to stand on a command line: everybody on the machine can read that."""
+    userinfo, at, _ = ledger.partition("://")[2].rpartition("@")
+    if (at and ":" in userinfo) or "password=" in ledger.lower():
+        raise BadInput(
+            f"{where}: no password belongs on a command line, which everybody on this machine can read; give the whole "
+            "address as `ledger` in ostler.toml, or the password in ~/.pgpass",
+            [("ledger", "has a password")],
+        )
+
+
 def hub_url(flag: str | None = None, state: Path | None = None) -> str:
     """As given, from the environment, as a hub of this state folder says it listens, or the default."""
     url = (flag or os.environ.get("OSTLER_HUB") or _url_said_in(state or state_dir()) or DEFAULT_HUB).rstrip("/")

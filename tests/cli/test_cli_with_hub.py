@@ -120,6 +120,25 @@ def test_why_of_a_failed_job_says_what_ended_it(yard: Yard, failed: str) -> None
     assert "Failed: exit code 3: rate 0.5." in yard.run("why", failed).stdout
 
 
+def test_why_of_a_failed_job_shows_the_end_of_its_log(yard: Yard, failed: str) -> None:
+    assert yard.run("why", failed).stdout.endswith("The end of its log\n  rate 0.5\n")
+
+
+def test_what_if_answers_in_words_and_in_json_and_changes_nothing(yard: Yard, waiting: str) -> None:
+    out = yard.run("whatif", "--job", waiting, "--gpus", "2").stdout
+    assert out.startswith(f"What if: {waiting} with gpu_count = 2\n")
+    assert re.search(r"starts +never, as things are +in 0s \(0s – 0s\)", out)
+    found = yard.json("whatif", "--add-worker", "2*box", "--gpus", "1")
+    assert found["then"]["start"]["likely"]
+    assert yard.json("show", waiting)["spec"]["gpu_count"] == 4
+    assert yard.workers() == ["box"]
+
+
+def test_what_if_of_a_worker_that_is_not_there_is_exit_code_5(yard: Yard) -> None:
+    done = yard.run("whatif", "--drain", "nobody")
+    assert (done.returncode, done.stderr) == (5, "ostler: drain: there is no worker 'nobody'\n")
+
+
 def test_why_of_a_waiting_job_says_what_is_missing_and_where(yard: Yard, waiting: str) -> None:
     out = yard.run("why", "too-big").stdout
     assert "needs 4 GPUs; box has 0 free of 2" in out or "needs 4 GPUs; box has 2 free of 2" in out

@@ -12,7 +12,7 @@ from ostler.cli.main import run
 from ostler.domain.errors import BadInput, NotAuthenticated
 
 COMMANDS = (
-    "up hub worker submit run wait cancel requeue apply plan reload jobs show why logs status sweeps workers token config"
+    "up hub worker submit run wait cancel requeue apply plan reload jobs show why whatif logs status sweeps workers token config"
 ).split()
 
 
@@ -110,6 +110,7 @@ def test_wrong_usage_is_told_in_one_line(line: str, told: str, capsys: pytest.Ca
         "status",
         "workers",
         "why x",
+        "whatif --gpus 1",
         "logs x",
         "cancel x y",
         "wait x",

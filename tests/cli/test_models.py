@@ -80,7 +80,7 @@ def test_a_model_is_loaded_used_swapped_and_unloaded(stable: Stable) -> None:
     assert stable.asked("two").status == 200
     models = stable.models()
     assert (models["two"]["state"], models["org/one"]["state"]) == ("ready", "stopped"), "they take turns"
-    assert stable.run("models", "logs", "org/one").stdout == "org/one is ready\n", "also of one that has ended"
+    assert stable.run("models", "logs", "uno").stdout == "org/one is ready\n", "also of one that has ended"
     lines = stable.run("models").stdout.splitlines()
     assert lines[0].split() == "MODEL STATE WORKER SERVING WAITING SERVED IDLE LOAD VRAM".split()
     assert next(line for line in lines if line.startswith("two")).split()[:4] == ["two", "●", "ready", "box"]
@@ -93,6 +93,24 @@ def test_a_pinned_model_says_so(stable: Stable) -> None:
     assert stable.json("models", "pin", "two")["pinned"] is True
     assert "pinned" in stable.run("models").stdout
     assert stable.json("models", "unpin", "two")["pinned"] is False
+
+
+def test_a_changed_file_counts_when_it_is_reloaded_and_a_broken_one_is_told_of(stable: Stable) -> None:
+    file = stable.folder / "ostler.toml"
+    file.write_text(MODELS + '[models.third]\ncmd = "${tiny}"\n')
+    # Under load the hub may have seen for itself that the file changed.
+    assert stable.run("models", "reload").stdout in ("added third\n", "nothing has changed\n")
+    assert "third" in stable.models()
+    file.write_text(MODELS + "[models.third]\ncmd = 3\n")
+    done = stable.run("models", "reload")
+    assert (done.returncode, "models.third.cmd" in done.stderr) == (2, True), done.stderr
+    shown = stable.run("models")
+    assert "third" in shown.stdout
+    assert "what counts is not what the file says" in shown.stderr and "models.third.cmd" in shown.stderr
+    file.write_text(MODELS)
+    assert stable.json("models", "reload")["removed"] in (["third"], [])
+    assert "third" not in stable.models()
+    assert stable.run("models").stderr == ""
 
 
 def test_a_model_that_cannot_be_loaded_says_why(stable: Stable) -> None:
@@ -119,6 +137,7 @@ def test_what_is_not_there_is_said_by_name(stable: Stable) -> None:
 READY = {
     **{"name": "qwen2.5-coder-32b-instruct", "state": "ready", "worker": "gpu-box-1", "job_id": "j", "in_flight": 2},
     **{"queued": 3, "served": 1234, "idle_s": 0.2, "load_s": 12.7, "vram_gb": 24.0, "pinned": True, "error": None},
+    **{"gpus": 0, "learnt": [], "instances": [{"worker": "gpu-box-1"}]},
 }
 IDLE = {
     **READY,
@@ -131,7 +150,7 @@ IDLE = {
     "pinned": False,
 }
 LOADING = {**IDLE, "name": "mare", "state": "loading", "served": 0, "idle_s": None, "load_s": None}
-STOPPED = {**LOADING, "name": "colt", "state": "stopped", "worker": None, "job_id": None}
+STOPPED = {**LOADING, "name": "colt", "state": "stopped", "worker": None, "job_id": None, "instances": []}
 FAILED = {**STOPPED, "name": "\x1b[31mgoat", "state": "backing_off", "error": "exit code 1; its log ends:\nTraceback"}
 ALL = [READY, IDLE, LOADING, STOPPED, FAILED]
 
@@ -151,6 +170,13 @@ def test_the_table_says_what_each_model_does() -> None:
     assert lines[4].split() == "colt ○ stopped – – –".split()
     assert lines[5].split("  ")[-1].strip() == "exit code 1; its log ends:"
     assert "\x1b" not in "".join(lines), "names steer no terminal"
+
+
+def test_several_processes_and_learnt_sizes_are_said() -> None:
+    there = [{"worker": "one"}, {"worker": "two"}, {"worker": "one"}, {"worker": ""}]
+    lines = lines_of(model_table([{**READY, "learnt": ["vram"], "instances": there}]), 140)
+    assert "● ready ×4 pinned" in lines[1] and "one, two" in lines[1] and lines[1].endswith("24 GiB learnt")
+    assert lines_of(model_table([{**IDLE, "gpus": 2}]), 140)[1].endswith("2 GPUs")
 
 
 def test_no_models_is_a_sentence() -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from tests.cli import documents
 from tests.cli.documents import FAILED, NAMES, NOW, RUNNING, STATUS, SWEEP, WAITING, WHY, WORKERS
 
-from ostler.cli.render import jobs, machines, words
+from ostler.cli.render import jobs, machines, why, words
 from ostler.cli.render.columns import Columns
 from ostler.cli.render.parts import state_text
 from ostler.cli.render.progress import task_counts
@@ -44,7 +44,7 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     screens = [
         jobs.job_table(reasons, NOW),
         jobs.job_screen(RUNNING, NOW),
-        jobs.why_screen("mlp-large", WHY),
+        why.why_screen("mlp-large", WHY),
         machines.worker_table(WORKERS, NOW),
         machines.worker_screen(WORKERS[0], NAMES, NOW),
         machines.status_screen("http://127.0.0.1:7600", STATUS, WORKERS, NAMES, {**WAITING, "why": WHY}, NOW),
@@ -111,7 +111,7 @@ def test_tasks_are_listed_with_their_exit_codes() -> None:
 
 
 def test_why_says_the_summary_first_then_each_worker_nearest_first_then_the_change() -> None:
-    found = lines_of(jobs.why_screen("mlp-large", WHY))
+    found = lines_of(why.why_screen("mlp-large", WHY))
     assert found[0] == "mlp-large  ○ pending"
     assert found[1] == "Waits for room: needs 4 GPUs; gpu-box-1 has 2 free of 4."
     assert [line.split()[0] for line in found[4:] if line[:1].strip()][:3] == ["gpu-box-1", "gpu-box-2", "pi-3"]
@@ -119,16 +119,71 @@ def test_why_says_the_summary_first_then_each_worker_nearest_first_then_the_chan
     assert found[-1] == "To start it now: ask for 2 GPUs instead of 4 (on gpu-box-1)"
 
 
-def test_why_with_many_workers_shows_the_nearest_and_says_how_many_are_left_out() -> None:
-    far = [{"id": f"w{n:03}", "fits": False, "reasons": ["needs 9 cores; w has 1"]} for n in range(50)]
-    short = lines_of(jobs.why_screen("x", {**WHY, "workers": far}))
-    assert any("30 more workers" in line for line in short)
-    assert len(lines_of(jobs.why_screen("x", {**WHY, "workers": far}, every_worker=True))) >= 50
+def test_why_puts_workers_that_the_same_keeps_from_it_into_one_row() -> None:
+    alike = [
+        {"id": f"w{n:03}", "fits": False, "reasons": [f"needs 9 cores; w{n:03} has 1 free of 1"]} for n in range(50)
+    ]
+    other = {"id": "near", "fits": True, "reasons": []}
+    found = lines_of(why.why_screen("x", {**WHY, "workers": [*alike, other]}))
+    assert found[4].split() == ["near", "✓", "yes"]
+    assert found[5].split() == ["w000", "✗", "no", "needs", "9", "cores;", "has", "1", "free", "of", "1"]
+    assert found[6].strip() == "and 49 more workers like it"
+    assert len(lines_of(why.why_screen("x", {**WHY, "workers": alike}, every_worker=True))) >= 50
+
+
+def test_why_with_many_kinds_of_reasons_shows_the_nearest_and_says_how_many_are_left_out() -> None:
+    far = [{"id": f"w{n:03}", "fits": False, "reasons": [f"needs 99 cores; w{n:03} has {n}"]} for n in range(50)]
+    assert any("30 more workers" in line for line in lines_of(why.why_screen("x", {**WHY, "workers": far})))
+
+
+def test_why_tells_who_is_in_the_way_what_else_would_start_it_and_when_it_is_expected() -> None:
+    until = {"low_s": 60.0, "likely_s": 600.0, "high_s": 4000.0}
+    holders = [
+        {"worker": "box", "job": "01a", "what": "GPUs 0, 1", "until": until},
+        {"worker": "box", "job": "01b", "kind": "held", "what": "the next place"},
+    ]
+    told = {
+        **WHY,
+        "holders": holders,
+        "changes": [{"words": WHY["change"]}, {"words": "resume gpu-box-2"}],
+        "estimate": "in about 12 min; in four of five cases between 5 min and 1 h from now",
+    }
+    found = lines_of(why.why_screen("x", told, names={"01a": "train"}))
+    assert any(line.split()[:3] == ["box", "train", "GPUs"] and "10m more, 1h 6m at worst" in line for line in found)
+    assert any("held for 01b" in line and line.endswith("not known") for line in found)
+    assert "  or resume gpu-box-2" in found
+    assert any(line.startswith("Expected to start: in about 12 min") for line in found)
+
+
+def test_why_of_what_has_ended_shows_the_end_of_its_log() -> None:
+    ended = {"state": "failed", "summary": "failed: exit code 3", "log_tail": "one\n\x1b[31mout of luck"}
+    assert lines_of(why.why_screen("x", ended))[-3:] == ["The end of its log", "  one", "  ?[31mout of luck"]
+
+
+def test_what_if_shows_both_sides_and_whom_it_moves() -> None:
+    def side(low: float, likely: float, high: float) -> dict[str, Any]:
+        return {"low": documents.at(-low), "likely": documents.at(-likely), "high": documents.at(-high)}
+
+    found = {
+        "now": {"start": side(600, 7200, 10800), "end": side(700, 7300, 10900)},
+        "then": {"start": side(0, 0, 60), "end": side(100, 100, 160), "summary": "it is assigned on box"},
+        "earlier": {
+            "count": 1,
+            "jobs": [{"id": "01a", "by_s": -300, "now": documents.at(-900), "then": documents.at(-600)}],
+        },
+        "later": {"count": 0, "jobs": []},
+        "compared": 12,
+    }
+    lines = lines_of(why.whatif_screen("mlp", ["2 workers more like box"], found, {"01a": "eval"}, NOW))
+    assert lines[0] == "What if: 2 workers more like box"
+    assert any("in 2h (10m – 3h)" in line and "in 0s (0s – 1m)" in line for line in lines)
+    assert "1 would start earlier, 0 later, of 12 other jobs that could be compared" in lines
+    assert any(line.strip().startswith("eval") and line.endswith("5m earlier") for line in lines)
 
 
 def test_why_of_what_has_ended_is_one_sentence() -> None:
     ended = {"state": "failed", "summary": "failed: exit code 3", "blockers": [], "workers": [], "change": None}
-    assert lines_of(jobs.why_screen("nightly", ended)) == ["nightly  ✗ failed", "Failed: exit code 3."]
+    assert lines_of(why.why_screen("nightly", ended)) == ["nightly  ✗ failed", "Failed: exit code 3."]
 
 
 def test_workers_are_listed_with_what_is_free() -> None:
@@ -222,6 +277,8 @@ def test_a_clock_that_is_behind_gives_no_negative_age() -> None:
         ({"gpu_count": 1, "gpu_backend": "metal", "min_vram_gb": 24}, "1×metal with 24 GiB"),
         ({"min_vram_gb": 0.5, "gpu_type": "auto"}, "512 MiB VRAM"),
         ({"min_vram_gb": 24, "gpu_backend": "metal"}, "24 GiB VRAM (metal)"),
+        ({"gpu_share": 0.5}, "0.5 of a GPU"),
+        ({"gpu_share": 0.25, "gpu_type": "A100|H100", "min_vram_gb": 8}, "0.25 of a A100|H100 GPU with 8 GiB"),
         ({"min_cpu_cores": 0.5}, "0.5 cores"),
         ({"min_cpu_cores": 1, "node_count": 2}, "1 core · 2 nodes"),
         ({"gpu_backend": "cpu", "labels": ["zone = eu"]}, "cpu · zone = eu"),

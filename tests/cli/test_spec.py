@@ -35,6 +35,16 @@ def test_every_need_becomes_the_field_that_the_hub_knows() -> None:
     }
 
 
+def test_a_part_of_a_gpu_and_types_that_will_do_are_passed_on() -> None:
+    spec = spec_of(gpu_share=0.5, gpu_type="A100|H100")
+    assert spec == {"command": ["true"], "gpu_share": 0.5, "gpu_type": "A100|H100"}
+
+
+def test_amounts_may_be_left_to_the_hub() -> None:
+    spec = build_spec(SpecOptions(command=["x"], vram="auto", memory=" Auto ", on_oom="larger"))
+    assert spec == {"command": ["x"], "min_vram_gb": "auto", "min_memory_gb": "auto", "on_oom": "larger"}
+
+
 def test_times_are_read_in_the_units_people_write() -> None:
     spec = spec_of(schedule_timeout="5m", max_runtime="90m")
     assert spec["scheduling_timeout_seconds"] == 300

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.ledger.server import server
+
 from ostler.domain.job import Terms
 from ostler.domain.labels import Constraint
 from ostler.domain.records import (
@@ -21,11 +23,20 @@ from ostler.domain.resources import Request
 from ostler.domain.states import LIVE, TERMINAL
 from ostler.ledger.base import JobView, Ledger
 from ostler.ledger.memory import MemoryLedger
+from ostler.ledger.postgres import PostgresLedger
 from ostler.ledger.sqlite import SqliteLedger
+
+
+def _leading(url: str) -> PostgresLedger:
+    ledger = PostgresLedger(url)
+    ledger.lead("conformance")
+    return ledger
+
 
 LEDGERS: dict[str, Callable[[Path], Ledger]] = {
     "memory": lambda folder: MemoryLedger(),
     "sqlite": lambda folder: SqliteLedger(folder / "ostler.db"),
+    "postgres": lambda folder: _leading(server().emptied()),
 }
 
 POOL = ["a", "A", "a%", "a_b", "ab", "é", "日本", "job-1"]
@@ -129,4 +140,5 @@ def everything(ledger: Ledger) -> dict[str, Any]:
         "wanted": ledger.wanted_artifacts(),
         "receipts": [ledger.receipt(key) for key in names],
         "tokens": ledger.token_list(),
+        "kept": [ledger.kept(scope) for scope in (*names, "kind")],
     }

@@ -21,7 +21,15 @@ from tests.conformance.ledgers import (
 )
 
 from ostler.domain.errors import LedgerError
-from ostler.domain.records import AttemptRecord, FeedRecord, JobProgress, JobRecord, ReceiptRecord, TaskRecord
+from ostler.domain.records import (
+    AttemptRecord,
+    FeedRecord,
+    JobProgress,
+    JobRecord,
+    KeptRecord,
+    ReceiptRecord,
+    TaskRecord,
+)
 from ostler.domain.states import LIVE, STATES, TERMINAL
 from ostler.ledger.base import Changes, JobView, Ledger, Snapshot
 
@@ -379,6 +387,29 @@ def test_tokens_are_listed_oldest_first_and_a_revoked_one_keeps_its_place(ledger
         token("z", created_at=5.0, revoked_at=8.5, expires_at=7.0),
         token("a", created_at=3.0, role="admin"),
     ]
+
+
+def test_odds_and_ends_are_kept_by_scope_and_key_until_they_are_forgotten(ledger: Ledger) -> None:
+    first = [("s", "b", b"2"), ("s", "a", b"1"), ("other", "a", b"\0\xff"), ("kind", "k", b"{}")]
+    ledger.commit(Changes(kept=[KeptRecord(scope=s, key=k, value=v) for s, k, v in first]))
+    assert list(ledger.kept("s").items()) == [("a", b"1"), ("b", b"2")]
+    assert ledger.load().learnt == {"k": b"{}"}
+    second = [("s", "a", b""), ("s", "b", None), ("s", "c", b"3"), ("s", "c", None), ("s", "nobody", None)]
+    ledger.commit(Changes(kept=[KeptRecord(scope=s, key=k, value=v) for s, k, v in second]))
+    assert ledger.kept("s") == {"a": b""}
+    assert ledger.kept("other") == {"a": b"\0\xff"}
+    assert ledger.kept("nobody") == {}
+
+
+@pytest.mark.parametrize(
+    "strange", [Changes(new_jobs=[job(2, state="lost")]), Changes(progress=[JobProgress(id="job-1", state="")])]
+)
+def test_a_job_in_a_state_that_is_none_is_refused_or_it_would_be_in_no_list(ledger: Ledger, strange: Changes) -> None:
+    ledger.commit(Changes(new_jobs=[job(1, name="n")]))
+    before = everything(ledger)
+    with pytest.raises(LedgerError):
+        ledger.commit(strange)
+    assert everything(ledger) == before
 
 
 def test_thousands_of_ids_can_be_asked_for_at_once(ledger: Ledger) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from ostler.core.fleet import Attempt, Fleet, Job, Task
-from ostler.core.queue import band_key
+from ostler.core.queueing.queue import band_key
 from ostler.core.ranges import Ranges, with_index
 from ostler.domain import states
 from ostler.domain.resources import Request

@@ -54,11 +54,14 @@ SPECS: list[dict[str, Any]] = [
     {"type": "service", "slot_pool": "batch", "max_retries": 2},
     {"depends_on": True, "min_cpu_cores": 1},
     {"depends_on": True, "array": 2},
+    {"min_vram_gb": "auto", "min_memory_gb": "auto", "on_oom": "larger", "name": "auto"},
+    {"min_vram_gb": "auto", "array": 3, "max_retries": 1, "name": "auto"},
+    {"min_vram_gb": 6, "on_oom": "larger"},
 ]
 """`depends_on`: the job before."""
 NO_EXPLAIN = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 """Of a failure the shrunk acts are enough; to explain them line by line takes minutes."""
-OUTCOMES = ["succeeded", "failed", "cancelled", "returned by fault", "returned by drain"]
+OUTCOMES = ["succeeded", "failed", "cancelled", "returned by fault", "returned by drain", "failed by vram"]
 PAUSES = [0.5, 11.0, 31.0, 65.0, 130.0, 700.0]
 
 
@@ -117,6 +120,9 @@ class Machine:
             state=state,
             exit_code={"succeeded": 0, "failed": 1}.get(state),
             fault={"fault": "worker", "drain": "drain"}.get(fault, ""),
+            lacked="vram" if fault == "vram" else "",
+            peak_memory_mib=700 + len(task_id),
+            peak_vram_mib=5_000 + 900 * len(self.results),
             checkpoint_id=self.checkpoints.pop(key, ""),
         )
         self.results[key] = result

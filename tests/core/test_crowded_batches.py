@@ -2,10 +2,10 @@
 
 import pytest
 from tests.core.portrait import difference, portrait
-from tests.core.yard import Yard, capabilities, entry, holding
+from tests.core.yard import Yard, capabilities, entry, holding, submission
 
 from ostler.core.claims import LEASE_S
-from ostler.core.effects import Answer, Beaten, Claimed, Followed, NothingToClaim, Refuse
+from ostler.core.effects import Answer, Beaten, Claimed, Followed, HintSnapshot, NothingToClaim, Refuse
 from ostler.core.events import ClaimBeat, ManifestApplied, WorkerRegistered
 from ostler.domain import states
 from ostler.domain.worker import Slots
@@ -261,3 +261,12 @@ def test_a_claimed_job_that_changes_while_it_is_cancelled_keeps_its_old_holding_
     yard.claim_end("pi", "a", "failed")
     assert isinstance(yard.claim("pi"), Claimed)
     assert yard.free("pi")[0] == 0
+
+
+def test_of_many_that_bring_the_same_files_one_says_where_they_are_likely_to_be_needed() -> None:
+    yard = Yard()
+    yard.worker("box", gpus=1)
+    yard.start(yard.submit(gpu_count=1))
+    yard.turn(*[submission(1000 + number, f"s{number}", gpu_count=1, snapshot_id="0" * 64) for number in range(5)])
+    (hint,) = yard.of(HintSnapshot)
+    assert (hint.worker_id, hint.task_id) == ("box", "s0")

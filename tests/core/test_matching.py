@@ -8,6 +8,7 @@ from tests.core.yard import Yard, capabilities, holding
 
 from ostler.core.effects import AssignTask
 from ostler.core.match import Reason, unmet
+from ostler.core.room import Holding
 from ostler.domain.job import JobSpec
 from ostler.domain.worker import DeviceInfo, Slots
 
@@ -50,6 +51,18 @@ def reasons(yard: Yard, worker: str, **needs: Any) -> list[Reason]:
         pytest.param({"devices": [16, 48]}, {"min_vram_gb": 48}, True, id="shares one device"),
         pytest.param({"devices": [16, 48]}, {"min_vram_gb": 49}, False, id="a share never spans two devices"),
         pytest.param({}, {"min_vram_gb": 1}, False, id="no GPU to share"),
+        pytest.param({"devices": [16]}, {"gpu_share": 0.999}, True, id="a part of one device"),
+        pytest.param({}, {"gpu_share": 0.1}, False, id="no GPU to take a part of"),
+        pytest.param({"gpus": 1}, {"gpu_share": 0.1}, False, id="no part of what nobody knows the size of"),
+        pytest.param({"devices": [16]}, {"gpu_share": 0.5, "min_vram_gb": 9}, True, id="a part, and no less than that"),
+        pytest.param({"devices": [16]}, {"gpu_share": 0.5, "min_vram_gb": 17}, False, id="a part with too much memory"),
+        pytest.param(
+            {"gpus": 1, "vram": 40, "gpu_type": "A100"}, {"gpu_count": 1, "gpu_type": "H100| a100"}, True, id="either"
+        ),
+        pytest.param(
+            {"gpus": 1, "vram": 40, "gpu_type": "L4"}, {"gpu_count": 1, "gpu_type": "h100|A100"}, False, id="neither"
+        ),
+        pytest.param({"gpus": 1, "vram": 40}, {"gpu_count": 1, "gpu_type": "A100|auto"}, True, id="or any"),
         pytest.param({"cores": 4}, {"min_cpu_cores": 4}, True, id="all cores"),
         pytest.param({"cores": 4}, {"min_cpu_cores": 4.001}, False, id="one thousandth too many"),
         pytest.param({"memory": 8}, {"min_memory_gb": 8}, True, id="all memory"),
@@ -247,3 +260,42 @@ def test_a_quarantined_device_is_granted_to_nobody_and_why_names_the_culprit() -
     assert yard.where(second) == ""
     assert "has 0 free of 2 (GPU 1 is quarantined: 900 MiB still held after task t ended" in yard.why(second).summary
     assert yard.where(yard.submit(min_vram_gb=4)) == "", "nor is a share of it"
+
+
+def _held(yard: Yard, job: str) -> Holding:
+    held = yard.holder(job)
+    assert held is not None
+    return held.held
+
+
+def test_parts_of_a_gpu_add_up_to_it_and_are_granted_of_its_memory() -> None:
+    yard = Yard()
+    yard.worker("box", devices=[24])
+    thirds = [yard.submit(gpu_share=1 / 3) for _ in range(4)]
+    assert [yard.where(job) for job in thirds] == ["box", "box", "box", ""]
+    assert _held(yard, thirds[0]).grant.share_mib == 24 * 1024 * 333 // 1000
+    yard.end(thirds[0])
+    assert yard.where(thirds[3]) == "box"
+
+
+def test_a_part_is_of_whichever_device_it_is_on() -> None:
+    yard = Yard()
+    yard.worker("box", devices=[80, 16])
+    first, second = yard.submit(gpu_share=0.75), yard.submit(gpu_share=0.75)
+    granted = {yard.devices(job): _held(yard, job).grant.share_mib for job in (first, second)}
+    assert granted == {(0,): 60 * 1024, (1,): 12 * 1024}
+
+
+def test_why_a_part_or_a_type_is_not_to_be_had_is_said_in_words() -> None:
+    yard = Yard()
+    yard.worker("box", devices=[24], gpu_type="L4")
+    yard.submit(gpu_share=0.7)
+    [taken] = reasons(yard, "box", gpu_share=0.5)
+    assert taken.text == "needs 0.5 of one GPU; the emptiest GPU of box has 0.3 free" and not taken.lasting
+    [also] = reasons(yard, "box", gpu_share=0.2, min_vram_gb=30)
+    assert "needs 0.2 of one GPU with 30 GiB of VRAM" in also.text and also.lasting
+    [kind] = reasons(yard, "box", gpu_count=0, gpu_share=0.1, gpu_type="H100|A100")
+    assert kind.text == "needs GPU type a100 or h100; box has L4" and kind.lasting
+    yard.worker("blind", gpus=1)
+    [unknown] = reasons(yard, "blind", gpu_share=0.5)
+    assert unknown.text == "needs 0.5 of one GPU; blind has no GPU whose memory is known"

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.core.yard import Yard
 
-from ostler.core.usage import HALF_LIFE_S, Usage
+from ostler.core.queueing.queue import band_key
+from ostler.core.queueing.usage import HALF_LIFE_S, Usage
+from ostler.domain.scheduling import Scheduling
 
 DAY_S = 86_400.0
 
@@ -202,3 +204,46 @@ def test_the_scheduling_timeout_counts_over_a_restart() -> None:
     assert yard.state(job) == "pending"
     yard.wait(2)
     assert yard.state(job) == "unschedulable"
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=40))
+def test_the_first_in_order_is_the_one_that_looking_at_every_job_would_find(
+    acts: list[tuple[int, int, int, bool]],
+) -> None:
+    """However users are charged in between, over any length of time."""
+    yard = Yard(checked=False)
+    fleet = yard.fleet
+    for number, (what, who, much, long) in enumerate(acts):
+        if what < 2:
+            yard.submit(f"j{number}", user_id=f"u{who}", min_cpu_cores=much % 3, priority=much % 2)
+        elif what == 2:
+            yard.now += 200 * DAY_S if long else 1.0
+            fleet.charge(f"u{who}", much * 10.0, yard.now)
+        elif fleet.jobs:
+            yard.cancel(list(fleet.jobs)[much % len(fleet.jobs)])
+        jobs = [job for job in fleet.jobs.values() if job.lane is not None]
+        for shapes in (fleet.queue.pending, fleet.queue.pending & 0b101, 0b10):
+            found = [job for job in jobs if job.shape.bit & shapes]
+            first = min(
+                found, key=lambda job: (*band_key(job), fleet.usage.of(job.user), job.user, job.seq), default=None
+            )
+            assert fleet.queue.pick(shapes) is first
+
+
+def test_an_hour_on_a_large_device_counts_more_than_one_on_a_small_device() -> None:
+    used = {}
+    for user, gpu_type, vram in (("ann", "T4", 16), ("bob", "A100", 80)):
+        yard = Yard()
+        yard.worker("box", gpus=1, vram=vram, gpu_type=gpu_type)
+        yard.start(yard.submit("job", gpu_count=1, user_id=user))
+        yard.wait(3600)
+        yard.end("job")
+        used[user] = yard.fleet.usage.gpu_seconds(user, yard.now)
+    assert used["bob"] == pytest.approx(5 * used["ann"], rel=0.15)
+
+
+def test_what_a_device_counts_can_be_said_by_its_type() -> None:
+    policy = Scheduling(weights={"a100": 2.0})
+    assert policy.device_weight("A100", 80 * 1024) == 2.0
+    assert policy.device_weight("T4", 0) == 1.0
+    assert policy.device_weight("T4", 12 * 1024) == 0.5

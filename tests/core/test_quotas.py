@@ -42,3 +42,10 @@ def test_queued_jobs_over_the_quota_are_refused_with_its_name() -> None:
     errors = [str(effect.error) for effect in yard.heard if isinstance(effect, Refuse)]
     assert errors == ["ann has 1 queued jobs and asks for 1 more; the quota queued_jobs is 1"]
     assert "refused" not in yard.fleet.jobs
+
+
+def test_a_part_of_a_gpu_counts_as_that_part_before_it_runs() -> None:
+    yard = yard_with(running_gpus=1)
+    first, second = yard.submit("first", gpu_share=0.7), yard.submit("second", gpu_share=0.7)
+    rest = yard.submit("rest", gpu_share=0.3)
+    assert [yard.where(job) for job in (first, second, rest)] == ["box", "", "box"]

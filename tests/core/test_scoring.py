@@ -29,6 +29,17 @@ def test_a_cpu_job_takes_a_gpu_machine_where_there_is_no_other() -> None:
     assert yard.where(yard.submit(min_cpu_cores=4)) == "gpu"
 
 
+@pytest.mark.parametrize("machines", [1, 2, 6])
+def test_a_cpu_job_on_a_gpu_machine_is_given_no_part_of_any_gpu(machines: int) -> None:
+    yard = Yard()
+    for number in range(machines):
+        yard.worker(f"gpu-{number}", gpus=1, vram=24 + 8 * number, cores=8 + number)
+    job = yard.submit(min_cpu_cores=4)
+    (attempt,) = yard.fleet.workers[yard.where(job)].attempts.values()
+    assert attempt.held.grant.devices == ()
+    assert all(yard.where(yard.submit(gpu_count=1)) for _ in range(machines))
+
+
 def test_of_gpu_machines_a_cpu_job_prefers_the_one_with_fewer_gpus() -> None:
     yard = Yard()
     yard.worker("a-eight", gpus=8, vram=640)

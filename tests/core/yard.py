@@ -31,10 +31,11 @@ from ostler.core.events import (
     WorkerLeft,
     WorkerRegistered,
 )
-from ostler.core.explain import Why, why
 from ostler.core.fleet import Attempt, Fleet, Worker
+from ostler.core.foresight.explain import Why, why
+from ostler.core.learning.kinds import kind_of
 from ostler.core.persist import restore, take_changes
-from ostler.core.place import settle, settled
+from ostler.core.placing.place import settle, settled
 from ostler.core.step import step
 from ostler.domain import states
 from ostler.domain.hosts import HostPolicy
@@ -355,6 +356,7 @@ def new_job(job_id: str, **spec: Any) -> NewJob:
         size=wanted.size(),
         depends_on=wanted.depends_on,
         snapshot=wanted.snapshot_id,
+        kind=kind_of(wanted),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from ostler.domain.errors import BadInput, TooLarge
-from ostler.domain.job import MAX_ARRAY, MAX_SPEC_BYTES, JobSpec, decode_spec, validate
+from ostler.domain.job import MAX_ARRAY, MAX_SPEC_BYTES, Auto, JobSpec, decode_spec, validate
 from ostler.domain.resources import Request
 
 
@@ -224,6 +224,8 @@ def test_0_and_empty_and_absent_mean_no_requirement() -> None:
 def test_auto_is_no_gpu_type_and_case_does_not_matter() -> None:
     assert spec(gpu_type="auto").request() == spec(gpu_type="AUTO").request() == spec().request()
     assert spec(gpu_type="A100").request() == spec(gpu_type="a100").request()
+    assert spec(gpu_type="H100|A100").request() == spec(gpu_type=" a100 | h100|A100|").request()
+    assert spec(gpu_type="H100|auto").request() == spec().request()
     assert spec(gpu_backend="NVIDIA").request().backend == "nvidia"
 
 
@@ -236,6 +238,18 @@ def test_equal_needs_are_one_shape_however_they_are_written() -> None:
 def test_a_need_is_rounded_up_to_whole_units() -> None:
     request = spec(min_cpu_cores=0.0001, min_memory_gb=0.0001, min_vram_gb=1.00001).request()
     assert (request.cores_milli, request.memory_mib, request.vram_mib) == (1, 1, 1025)
+
+
+@pytest.mark.parametrize("share", [-0.1, 1, 1.5, "half", True])
+def test_a_part_of_a_gpu_is_above_nothing_and_below_a_whole_one(share: Any) -> None:
+    assert named(refused(gpu_share=share)) == {"gpu_share"}
+
+
+def test_a_part_of_a_gpu_is_counted_in_thousandths_and_needs_no_whole_one() -> None:
+    parts = [spec(gpu_share=share).request().gpu_milli for share in (0, 0.00001, 1 / 3, 0.5, 0.9999)]
+    assert parts == [0, 1, 333, 500, 999]
+    assert spec(gpu_share=0.5).request().shares_gpu
+    assert named(refused(gpu_share=0.5, gpu_count=1)) == {"gpu_share"}
 
 
 def test_the_pool_is_that_of_the_type_unless_it_is_named() -> None:
@@ -264,3 +278,33 @@ def test_the_run_time_budget_has_a_default_and_a_bound_for_batch_alone(fields: d
 )
 def test_each_tier_has_its_grace(tier: str, grace_s: float) -> None:
     assert spec(job_tier=tier).terms().grace_s == grace_s
+
+
+def test_an_amount_may_be_left_to_what_its_kind_has_taken() -> None:
+    decoded = spec(min_vram_gb="auto", min_memory_gb="auto", first_memory_gb=2)
+    request, terms = decoded.request(), decoded.terms()
+    assert (request.gpu_count, request.vram_mib, request.memory_mib) == (1, 0, 2048)
+    assert terms.auto == Auto(vram=True, memory=True, memory_mib=2048)
+    assert spec(min_vram_gb="auto", first_vram_gb=6).request().gpu_count == 0
+    assert spec(min_vram_gb="auto", gpu_count=3).request().gpu_count == 3
+    assert spec(min_vram_gb=4).terms().auto is None
+
+
+def test_a_limit_that_the_user_gave_is_told_from_the_default() -> None:
+    assert not spec().terms().limited
+    assert spec(max_runtime_hours=24).terms().limited
+    assert spec(on_oom="larger").terms().grows
+    assert not spec(on_oom="fail").terms().grows
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"min_vram_gb": "much"}, "min_vram_gb"),
+        ({"min_vram_gb": "auto", "gpu_share": 0.5}, "min_vram_gb"),
+        ({"first_vram_gb": 6}, "min_vram_gb"),
+        ({"on_oom": "bigger"}, "on_oom"),
+    ],
+)
+def test_what_is_left_open_in_a_way_that_says_nothing_is_refused(fields: dict[str, Any], field: str) -> None:
+    assert named(refused(**fields)) == {field}

@@ -477,3 +477,18 @@ def test_a_local_fleet_ends_with_its_program_however_that_ends(tmp_path: Path, e
     while (left := everything_of(state)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left == []
+
+
+def test_why_estimate_and_whatif_speak_of_a_job_that_waits(fleet: Fleet) -> None:
+    job = fleet.submit_command(["true"], resources={"gpu": 1}, name="needs-a-gpu")
+    why = fleet.why(job)
+    assert why["state"] == "pending" and why == {**job.why(), "expected": why["expected"], "estimate": why["estimate"]}
+    assert why["changes"][-1]["kind"] == "machine"
+    assert fleet.estimate(job)["never"]
+    machine = {"capabilities": {"gpu_backend": "nvidia", "gpu_count": 1, "cpu_count": 1, "memory_gb": 1}}
+    found = fleet.whatif(job=job, add_workers=[machine])
+    assert found["now"]["never"] and found["then"]["start"]["likely"]
+    assert fleet.whatif(spec={"command": ["true"]})["then"]["start"]["likely"]
+    with pytest.raises(BadInput, match="nothing would be different"):
+        fleet.whatif(job=job)
+    job.cancel()

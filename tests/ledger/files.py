@@ -13,6 +13,7 @@ from ostler.domain.records import (
     JobProgress,
     JobRecord,
     JobTerms,
+    KeptRecord,
     ManifestRecord,
     ReceiptRecord,
     TaskRecord,
@@ -56,6 +57,7 @@ def of_every_kind(seq: int) -> Changes:
         artifacts=[ArtifactRecord(id=f"of {id_}", task_id=id_, job_id=id_)],
         gone_artifacts=[f"of job-{seq - 1}"],
         manifest=[ManifestRecord(text=f"# {seq}", file="fleet.toml", by="ada", applied_at=1.0)],
+        kept=[KeptRecord(scope="kind", key=id_, value=b"{}")],
     )
 
 

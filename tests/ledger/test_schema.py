@@ -22,6 +22,7 @@ def test_every_field_of_a_record_has_its_column(ledger: SqliteLedger) -> None:
         "usage": rows.USAGE,
         "artifacts": rows.ARTIFACT,
         "manifest": rows.MANIFEST,
+        "kept": rows.KEPT,
     }
     for table, shape in tables.items():
         columns = {name for _, name, *_ in ledger._writer.execute(f"PRAGMA table_info({table})")}

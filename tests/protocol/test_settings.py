@@ -12,6 +12,7 @@ from tests.protocol.hub import RunningHub
 from ostler import config
 from ostler.domain.errors import BadInput
 from ostler.domain.quota import Quota, Quotas
+from ostler.domain.scheduling import Scheduling
 from ostler.hub.settings import load
 
 WHOLE = """
@@ -103,7 +104,9 @@ def test_what_is_wrong_is_said_with_the_file_the_key_and_the_nearest_right_one(
     file.write_text(text)
     with pytest.raises(BadInput) as caught:
         load(file)
-    assert str(caught.value).startswith(f"{file}: {said}")
+    where, _, what = str(caught.value).partition(": ")
+    assert where in (str(file), f"{file}:1", f"{file}:2")
+    assert what.startswith(said)
 
 
 def test_a_hub_with_a_wrong_settings_file_does_not_start_and_exits_with_2(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_a_hub_with_a_wrong_settings_file_does_not_start_and_exits_with_2(tmp_pa
     ended = subprocess.run([*OSTLER, *arguments], capture_output=True, text=True, timeout=30)
     assert ended.returncode == 2
     assert ended.stderr == (
-        f"ostler hub: {chosen}: quotas.running_gpu: unknown key 'running_gpu'; did you mean 'running_gpus'?\n"
+        f"ostler hub: {chosen}:2: quotas.running_gpu: unknown key 'running_gpu'; did you mean 'running_gpus'?\n"
     )
     chosen.unlink()
     ended = subprocess.run([*OSTLER, *arguments], capture_output=True, text=True, timeout=30)
@@ -143,3 +146,29 @@ async def test_a_hub_takes_no_more_jobs_into_its_queue_than_a_user_may_have_ther
             await user.submit()
         refused = (await user.call("POST", "/v1/jobs", json={"command": ["true"]})).problem(429)
         assert "queued_jobs" in refused["detail"]
+
+
+def test_when_jobs_get_holds_and_what_devices_count_is_read(file: Path) -> None:
+    file.write_text('[scheduling]\nhold_after = "5m"\n[scheduling.weights]\nA100 = 3\nt4 = 0.5\n')
+    assert load(file).scheduling == Scheduling(hold_after_s=300.0, weights={"a100": 3.0, "t4": 0.5})
+    file.write_text('[scheduling]\nhold_after = "never"\n')
+    assert not load(file).scheduling.holds
+    file.write_text("")
+    assert load(file).scheduling.hold_after_s == 600.0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[scheduling]\nhold_after = true", "scheduling.hold_after: must be a duration like '10m', or 'never'"),
+        ('[scheduling]\nhold_after = "soon"', "scheduling.hold_after"),
+        ("[scheduling]\nholdafter = 3", "did you mean 'hold_after'?"),
+        ("[scheduling.weights]\na100 = 0", "scheduling.weights.a100: must be a number above 0"),
+        ('[scheduling.weights]\na100 = "big"', "scheduling.weights.a100: must be a number above 0"),
+    ],
+)
+def test_what_is_said_of_scheduling_and_makes_no_sense_is_refused(file: Path, text: str, told: str) -> None:
+    file.write_text(text)
+    with pytest.raises(BadInput) as caught:
+        load(file)
+    assert told in str(caught.value)

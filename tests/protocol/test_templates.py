@@ -20,6 +20,7 @@ metadata = { team = "vision" }
 
 [templates.evaluate]
 job_tier = "evaluation"
+min_vram_gb = 12
 """
 
 
@@ -61,6 +62,13 @@ async def test_variables_and_metadata_are_merged_by_name_and_labels_add_up(templ
     assert spec["env"] == {"HF_HOME": "/data/hf", "RATE": "0.5", "SEED": "1"}
     assert spec["metadata"] == {"team": "vision", "run": 7}
     assert spec["labels"] == ["zone = eu", "driver >= 550"]
+
+
+async def test_an_amount_that_the_spec_leaves_open_begins_with_the_templates(templates: Api) -> None:
+    spec = await spec_of(templates, template="evaluate", command=["x"], min_vram_gb="auto")
+    assert (spec["min_vram_gb"], spec["first_vram_gb"]) == ("auto", 12)
+    spec = await spec_of(templates, template="evaluate", command=["x"], min_vram_gb="auto", first_vram_gb=3)
+    assert spec["first_vram_gb"] == 3
 
 
 async def test_each_spec_of_many_may_name_its_own_template(templates: Api) -> None:

@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from tests.runtime.tasks import HOSTILE, WAIT_S, A, B, Ends, Signpost, is_alive, launch, processes_of, python, shell
 
 from ostler.runtime.process import ProcessRuntime
@@ -30,6 +31,32 @@ async def test_a_task_that_ignores_sigterm_is_killed_after_the_grace(
     end = await ends.of(A)
     assert 0.3 <= time.monotonic() - begin < 3.0
     assert (end.exit_code, end.stopped) == (137, "cancelled")
+    assert processes_of(A) == []
+
+
+async def test_a_task_with_a_command_that_stops_it_is_stopped_by_that_and_not_by_sigterm(
+    runtime: ProcessRuntime, ends: Ends, post: Signpost
+) -> None:
+    waits = f"trap 'exit 5' TERM; trap 'echo in time; exit 7' USR1; echo > {post.path}; while :; do sleep 0.01; done"
+    stop = ["sh", "-c", "echo asked for $OSTLER_ATTEMPT; kill -USR1 $0", "{pid}"]
+    await runtime.launch(shell(A, waits, stop=stop))
+    await post.read()
+    await runtime.stop(A, "cancelled", 60.0)
+    end = await ends.of(A)
+    assert (end.exit_code, end.stopped) == (7, "cancelled")
+    assert f"asked for {A}\nin time\n" in (runtime.folder(A) / "log").read_text()
+
+
+@pytest.mark.parametrize("stop", [["true"], ["sleep", "600"], ["no-such-program"]])
+async def test_a_command_that_does_not_stop_its_task_in_time_is_followed_by_sigterm(
+    runtime: ProcessRuntime, ends: Ends, post: Signpost, stop: list[str]
+) -> None:
+    waits = f"trap 'exit 5' TERM; echo > {post.path}; while :; do sleep 0.01; done"
+    await runtime.launch(shell(A, waits, stop=stop))
+    await post.read()
+    await runtime.stop(A, "cancelled", 0.2)
+    end = await ends.of(A)
+    assert (end.exit_code, end.stopped) == (5, "cancelled")
     assert processes_of(A) == []
 
 

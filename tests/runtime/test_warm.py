@@ -356,6 +356,7 @@ select.select([keeper.answers_fd], [], [], 20)
 keeper.hear(now)
 assert len(keeper.take_news()) == 1 and not keeper.busy
 pid = keeper._pool._idle[0].pid
+keeper.tick(now + 1)
 assert keeper.wake_at == now + IDLE_S, keeper.wake_at
 keeper.tick(now + IDLE_S)
 assert keeper.wake_at == now + IDLE_S + LEAVING_S, keeper.wake_at

@@ -8,19 +8,7 @@ from typing import Any
 
 import pytest
 
-from ostler.core import (
-    attempts,
-    claims,
-    deadlines,
-    effects,
-    fleet,
-    jobs,
-    persist,
-    reconcile,
-    reports,
-    room,
-    workers,
-)
+from ostler.core import attempts, claims, deadlines, effects, fleet, jobs, persist, reconcile, reports, room, workers
 from ostler.core.timers import CONTACT, GRACE, LEASE
 from ostler.domain import states
 from ostler.domain.resources import Grant

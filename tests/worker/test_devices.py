@@ -25,12 +25,14 @@ from ostler.worker import devices
 from ostler.worker.events import (
     Assigned,
     AwaitRelease,
+    BeatDue,
     Connected,
     ConnectionLost,
     DevicesReleased,
     DevicesSeen,
     Launched,
     OutcomeCollected,
+    ProcessEnded,
     TookBack,
 )
 from ostler.worker.gpus import Gpus, Probe
@@ -227,6 +229,40 @@ def test_what_our_own_tasks_hold_counts_as_free(info: DeviceInfo, free_gb: float
     assert state.offered().devices[0].vram_free_gb == free_gb
     [offered] = state.offered().offer().devices
     assert offered.seen_free(offered.usable_mib) == usable_mib
+
+
+# --- peaks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("usages", "before", "mib"),
+    [
+        ([device(0, 2500, process(7, 1200, "a1"), process(8, 300, "a1"))], {}, 1500),
+        ([device(0, 2500, process(7, 1200, "a1"), process(9, 900, "a2"))], {}, 1200),
+        ([device(0, 2500, process(7, 1200, "a1")), device(1, 900, process(7, 800, "a1"))], {}, 2000),
+        ([device(0, 2500, process(7, 0, name="", known=False))], {0: 500}, 2000),
+        ([device(0, 2500, process(9, 1900))], {0: 500}, 100),
+        ([device(2, 2500, process(7, 1200, "a1"))], {}, 0),
+        ([], {0: 500}, 0),
+    ],
+    ids=["its processes", "shared", "two devices", "unseen on its own device", "beside a stranger", "other", "unread"],
+)
+def test_what_an_attempt_holds_on_its_devices(usages: list[DeviceUsage], before: dict[int, int], mib: int) -> None:
+    assert devices.held_by(usages, "a1", (0, 1), before) == mib
+
+
+def test_the_most_that_was_seen_goes_with_heartbeats_and_with_the_result() -> None:
+    state = worker(capabilities=TWO)
+    do(state, Assigned(order("a1", gpu_count=1, devices=[0])))
+    for mib in (1000, 7000, 3000):
+        do(state, DevicesSeen([device(0, mib, process(3, mib, "a1"))]))
+    [beat] = sent(do(state, BeatDue({"a1": 640, "gone": 5})))[:1]
+    assert isinstance(beat, Heartbeat) and beat.active_tasks is not None
+    assert [(one.peak_memory_mib, one.peak_vram_mib) for one in beat.active_tasks] == [(640, 7000)]
+    do(state, ProcessEnded(Ended(attempt="a1", task_id="job-a1", exit_code=0, ran_s=9.5, peak_memory_mib=700)))
+    [result] = sent(do(state, OutcomeCollected(attempt="a1")))
+    assert isinstance(result, JobResult)
+    assert (result.run_s, result.peak_memory_mib, result.peak_vram_mib) == (9.5, 700, 7000)
 
 
 # --- at work ----------------------------------------------------------------------------------------------------------

@@ -131,6 +131,9 @@ def options_of(ctx: typer.Context, state: Path) -> list[str]:
     }
     if variable := os.environ.get("OSTLER_CONFIG"):
         given.setdefault("config_file", variable)
+    if variable := os.environ.get("OSTLER_LEDGER"):
+        config.refuse_password(variable, "OSTLER_LEDGER")
+        given.setdefault("ledger", variable)
     given["state_dir"] = state
     words = []
     for parameter in ctx.command.params:

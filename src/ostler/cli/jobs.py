@@ -125,7 +125,7 @@ def _tell_reasons(hub: "Hub", listed: list[Document]) -> None:
     waiting = [job for job in listed if job["state"] == states.PENDING and not job.get("reason")]
     for job in waiting[:MOST_REASONS]:
         try:
-            job["reason"] = hub.why(job["id"])["summary"]
+            job["reason"] = hub.why(job["id"], brief=True)["summary"]
         except OstlerError:
             continue  # it may be gone by now; the list stands without it
 
@@ -146,25 +146,6 @@ def show(
     from ostler.cli.render.jobs import job_screen, task_table
 
     show_parts(*([task_table(rows)] if tasks else [job_screen(document)]))
-    return exits.DONE
-
-
-def why(
-    job: JobId,
-    access: Access,
-    every: Annotated[bool, typer.Option("--all", help="List every worker, however many there are.")] = False,
-    json: Json = False,
-) -> int:
-    """Say why a job waits, why it runs where it does, or what ended it."""
-    with connect(access) as hub:
-        found = hub.why(job)
-        if json:
-            show_json(found)
-            return exits.DONE
-        document = hub.job(job)
-    from ostler.cli.render.jobs import why_screen
-
-    show_parts(why_screen(titled(document), found, every_worker=every))
     return exits.DONE
 
 

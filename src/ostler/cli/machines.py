@@ -94,6 +94,6 @@ def _oldest_waiting(hub: "Hub") -> Document | None:
     if oldest is None:
         return None
     try:
-        return {**oldest, "why": hub.why(oldest["id"])}
+        return {**oldest, "why": hub.why(oldest["id"], brief=True)}
     except OstlerError:
         return oldest

@@ -13,12 +13,14 @@ from ostler.cli import (
     enrol,
     exits,
     follow,
+    foresee,
     jobs,
     machines,
     manifest,
     models,
     programs,
     settings,
+    simulate,
     sweeps,
     tokens,
 )
@@ -78,7 +80,9 @@ def _register() -> None:
     app.command("reload", cls=Command, rich_help_panel=work)(spread(manifest.reload))
     app.command("jobs", cls=Command, rich_help_panel=look)(spread(jobs.jobs))
     app.command("show", cls=Command, rich_help_panel=look)(spread(jobs.show))
-    app.command("why", cls=Command, rich_help_panel=look)(spread(jobs.why))
+    app.command("why", cls=Command, rich_help_panel=look)(spread(foresee.why))
+    app.command("whatif", cls=Command, rich_help_panel=look, context_settings=in_order)(spread(foresee.whatif))
+    app.command("simulate", cls=Command, rich_help_panel=look)(spread(simulate.simulate))
     app.command("logs", cls=Command, rich_help_panel=look)(spread(follow.logs))
     app.command("status", cls=Command, rich_help_panel=look)(spread(machines.status))
     sweep = _group(
@@ -100,6 +104,7 @@ def _register() -> None:
     )
     for name in ("load", "unload", "pin", "unpin", "logs"):
         model.command(name, cls=Command)(spread(getattr(models, name)))
+    model.command("reload", cls=Command)(spread(models.reload))
     model.command("import", cls=Command)(spread(models.import_file))
     artifact = _group("artifacts", "List, fetch and look after what jobs left behind.", look, no_args_is_help=True)
     artifact.command("list", cls=Command)(spread(artifacts.list_artifacts))

@@ -24,6 +24,7 @@ LOOK_S = 0.25
 GATEWAY_USER = "gateway"
 GIVEN_UP = ("stopped", "backing_off")
 """With an error: nothing more happens by itself."""
+CHANGES = ("added", "changed", "restarted", "removed")
 
 ModelName = Annotated[str, typer.Argument(metavar="NAME", help="A model's name, or an alias.", show_default=False)]
 
@@ -34,13 +35,29 @@ def models(ctx: typer.Context, access: Access, json: Json = False) -> int:
     if ctx.invoked_subcommand is not None:
         return exits.DONE
     with connect(access) as hub:
-        found = hub.models()
+        found, config = hub.models(), hub.models_config()
     if json:
-        show_json({"models": found, "next": None})
+        show_json({"models": found, "next": None, "config": config})
         return exits.DONE
     from ostler.cli.render.models import model_table
 
     show_parts(model_table(found))
+    if config["error"]:
+        note(clean(f"what counts is not what the file says: {config['error']}"))
+    return exits.DONE
+
+
+def reload(access: Access, json: Json = False) -> int:
+    """Read the models' configuration again, without waiting for the hub to see that it changed."""
+    with connect(access) as hub:
+        found = hub.reload_models()
+    if json:
+        show_json(found)
+        return exits.DONE
+    told = [f"{what} {', '.join(map(clean, found[what]))}" for what in CHANGES if found[what]]
+    print("; ".join(told) or "nothing has changed")
+    for one in found["notes"]:
+        note(clean(f"{one['where']}: {one['what']}"))
     return exits.DONE
 
 
@@ -53,9 +70,13 @@ def load(
     """Load a model before somebody asks for it."""
     with connect(access) as hub:
         document = hub.change_model(model, "load")
+        told = None
         while wait and not _is_settled(document):
             time.sleep(LOOK_S)
             document = _find(hub, document["name"])
+            if document["state"] == "stopped" and document["waits_for"] not in (None, told):
+                told = document["waits_for"]
+                note(clean(told))
     _told(document, json)
     return exits.FAILED if wait and document["state"] != "ready" else exits.DONE
 

@@ -27,13 +27,23 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Templates and quotas; else $OSTLER_CONFIG, else ostler.toml in the state folder.",
+        help="Templates, quotas, models and gateway; else $OSTLER_CONFIG, else ostler.toml in the state folder.",
     ),
 ]
 ManifestFile = Annotated[
     Path | None,
     typer.Option(
         "--manifest", metavar="FILE", help="A training manifest (TOML) that the queue follows from the start."
+    ),
+]
+LedgerUrl = Annotated[
+    str,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        help="A PostgreSQL database, like postgresql://user@host/name; else $OSTLER_LEDGER, else ostler.toml's, "
+        "else a file in the state folder.",
+        show_default=False,
     ),
 ]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Listen here; 0.0.0.0 for other machines.")]
@@ -65,6 +75,7 @@ def hub(
     state_dir: StateDir = None,
     config_file: ConfigFile = None,
     manifest: ManifestFile = None,
+    ledger: LedgerUrl = "",
     log_level: LogLevel = "info",
     stop_on_eof: Leashed = False,
     install: Annotated[bool, typer.Option("--install", help="As a service of this machine, from now on.")] = False,
@@ -75,6 +86,7 @@ def hub(
     if log_level not in LEVELS:
         raise BadInput(f"--log-level: {log_level!r} is not one of {', '.join(LEVELS)}")
     state = config.state_dir(state_dir)
+    config.refuse_password(ledger, "--ledger")
     if install or dry_run:
         from ostler.cli.enrol import install_hub
 
@@ -91,6 +103,7 @@ def hub(
         log_level=log_level,
         config=config_file,
         manifest=manifest,
+        ledger=ledger,
     )
     return run(options)
 

@@ -46,10 +46,24 @@ def _of_the_hub(state: Path) -> list[dict[str, Any]]:
     source = "default" if path is None else str(path)
     limits = {"quotas": found.quotas.default, **{f"quotas.users.{user}": q for user, q in found.quotas.users.items()}}
     rows = [{"setting": "config", "value": str(path) if path else "none", "from": origin(None, "config")}]
+    rows.append(_ledger(found.ledger, source, state))
     rows += [
         {"setting": f"templates.{name}", "value": _told(one), "from": source} for name, one in found.templates.items()
     ]
     return rows + [{"setting": name, "value": _limits(quota), "from": source} for name, quota in limits.items()]
+
+
+def _ledger(in_file: str, source: str, state: Path) -> dict[str, Any]:
+    """Its address, without the password that may be in it."""
+    from ostler.hub.ledgers import shown
+
+    where = origin(None, "ledger")
+    chosen = config.ledger_url("", in_file)
+    return {
+        "setting": "ledger",
+        "value": shown(chosen, state),
+        "from": source if where == "default" and in_file else where,
+    }
 
 
 def _told(template: dict[str, Any]) -> str:

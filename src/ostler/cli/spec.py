@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ostler.domain.errors import BadInput, Unreadable
-from ostler.domain.quantities import parse_duration, parse_size
+from ostler.domain.quantities import AUTO, parse_duration, parse_size
 
 GIB = 1024**3
 NEEDS = "What it needs"
@@ -28,15 +28,27 @@ class SpecOptions:
         typer.Argument(metavar="-- CMD...", help="The program and its arguments.", show_default=False),
     ] = None
     cpus: Annotated[float | None, _option("--cpus", "CPU cores; parts of one too: 0.5.", NEEDS, "N")] = None
-    memory: Annotated[str | None, _option("--memory", "Memory: 512m, 8g, 1.5TiB.", NEEDS, "SIZE")] = None
+    memory: Annotated[
+        str | None, _option("--memory", "Memory: 512m, 8g, 1.5TiB; auto: what its like took.", NEEDS, "SIZE")
+    ] = None
     gpus: Annotated[int | None, _option("--gpus", "Whole GPUs.", NEEDS, "N")] = None
-    gpu_type: Annotated[str | None, _option("--gpu-type", "Only GPUs of this type: A100.", NEEDS, "TYPE")] = None
+    gpu_type: Annotated[
+        str | None, _option("--gpu-type", "Only GPUs of this type: A100, A100|H100.", NEEDS, "TYPE")
+    ] = None
+    gpu_share: Annotated[
+        float | None, _option("--gpu-share", "A part of one GPU, whatever its size: 0.5.", NEEDS, "PART")
+    ] = None
     backend: Annotated[
         str | None, _option("--backend", "nvidia, metal, vulkan, rocm, tpu or cpu; any if not given.", NEEDS, "NAME")
     ] = None
     vram: Annotated[
         str | None,
-        _option("--vram", "GPU memory, all granted GPUs together; without --gpus: a share of one GPU.", NEEDS, "SIZE"),
+        _option(
+            "--vram",
+            "GPU memory, all granted GPUs together; without --gpus: a share of one GPU. auto: what its like took.",
+            NEEDS,
+            "SIZE",
+        ),
     ] = None
     nodes: Annotated[int | None, _option("--nodes", "Machines, all at once.", NEEDS, "N")] = None
     where: Annotated[
@@ -81,6 +93,9 @@ class SpecOptions:
         _option("--env", "A variable for the program; K alone takes the value it has here. Repeatable.", RUNS, "K=V"),
     ] = None
     service: Annotated[bool, _option("--service", "A service: without end, in a service slot.", RUNS)] = False
+    on_oom: Annotated[
+        str | None, _option("--on-oom", "larger: out of GPU memory, run again on a larger GPU.", RUNS, "RULE")
+    ] = None
     preemptible: Annotated[bool, _option("--preemptible", "May be displaced by more urgent work.", RUNS)] = False
     snapshot: Annotated[
         Path | None, _option("--snapshot", "Start in a copy of this folder, as git would take it.", RUNS, "DIR")
@@ -98,6 +113,10 @@ def _gib(value: str, option: str) -> float:
     return parse_size(value, option) / GIB
 
 
+def _gib_or_auto(value: str, option: str) -> float | str:
+    return AUTO if value.strip().lower() == AUTO else _gib(value, option)
+
+
 def _hours(value: str, option: str) -> float:
     return parse_duration(value, option) / 3600
 
@@ -109,11 +128,12 @@ def _service(value: bool, option: str) -> str:
 FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "command": ("command", _as_given),
     "cpus": ("min_cpu_cores", _as_given),
-    "memory": ("min_memory_gb", _gib),
+    "memory": ("min_memory_gb", _gib_or_auto),
     "gpus": ("gpu_count", _as_given),
     "gpu_type": ("gpu_type", _as_given),
+    "gpu_share": ("gpu_share", _as_given),
     "backend": ("gpu_backend", _as_given),
-    "vram": ("min_vram_gb", _gib),
+    "vram": ("min_vram_gb", _gib_or_auto),
     "nodes": ("node_count", _as_given),
     "where": ("labels", _as_given),
     "prefer": ("prefer_labels", _as_given),
@@ -129,6 +149,7 @@ FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "array": ("array", _as_given),
     "after": ("depends_on", _as_given),
     "service": ("type", _service),
+    "on_oom": ("on_oom", _as_given),
     "preemptible": ("preemptible", _as_given),
     "output": ("outputs", _as_given),
 }
@@ -147,7 +168,18 @@ def option_of(field: str) -> str | None:
 
 
 def build_spec(given: SpecOptions) -> dict[str, Any]:
-    """The spec as JSON data: that of --file, with what the options say laid over it. Lists and variables add up."""
+    """The spec as JSON data, with something to run."""
+    spec = spec_fields(given)
+    if not spec.get("command") and not spec.get("template"):
+        raise BadInput(
+            "there is no command to run; put it after two dashes, as in: ostler submit -- python train.py",
+            [("command", "is missing")],
+        )
+    return spec
+
+
+def spec_fields(given: SpecOptions) -> dict[str, Any]:
+    """That of --file, with what the options say laid over it. Lists and variables add up."""
     spec = read_spec_file(given.file) if given.file else {}
     for option, (field, read) in FIELDS.items():
         value = getattr(given, option)
@@ -157,11 +189,6 @@ def build_spec(given: SpecOptions) -> dict[str, Any]:
         spec[field] = [*_as_list(spec.get(field), field), *value] if _adds_up(field, value) else value
     if given.env:
         spec["env"] = {**_as_table(spec.get("env")), **dict(_variable(text) for text in given.env)}
-    if not spec.get("command") and not spec.get("template"):
-        raise BadInput(
-            "there is no command to run; put it after two dashes, as in: ostler submit -- python train.py",
-            [("command", "is missing")],
-        )
     return spec
 
 

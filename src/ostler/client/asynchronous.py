@@ -151,6 +151,16 @@ class AsyncFleet:
     async def cancel(self, job_id: "str | AsyncJob") -> Document:
         return await self.run(self.fleet.cancel, job_id.id if isinstance(job_id, AsyncJob) else job_id)
 
+    async def why(self, job_id: "str | AsyncJob") -> Document:
+        return await self.run(self.fleet.why, job_id.id if isinstance(job_id, AsyncJob) else job_id)
+
+    async def estimate(self, job_id: "str | AsyncJob") -> Document:
+        return await self.run(self.fleet.estimate, job_id.id if isinstance(job_id, AsyncJob) else job_id)
+
+    async def whatif(self, **question: Any) -> Document:
+        """As Fleet.whatif, with the same options."""
+        return await self.run(self.fleet.whatif, **question)
+
     async def jobs(
         self,
         *,

@@ -183,6 +183,48 @@ class Fleet:
     def cancel(self, job_id: str | Job) -> Document:
         return self.hub.cancel(job_id.id if isinstance(job_id, Job) else job_id)
 
+    def why(self, job_id: str | Job) -> Document:
+        """Why it is where it is: what blocks it, who holds that, the smallest change that would start it, and when it
+        is expected to; of a running one why it runs there, of an ended one what ended it."""
+        return self.hub.why(job_id.id if isinstance(job_id, Job) else job_id)
+
+    def estimate(self, job_id: str | Job) -> Document:
+        """When it begins and ends, with the band that holds in four of five cases."""
+        return self.hub.estimate(job_id.id if isinstance(job_id, Job) else job_id)
+
+    def whatif(
+        self,
+        *,
+        spec: Mapping[str, Any] | None = None,
+        job: str | Job | None = None,
+        changes: Mapping[str, Any] | None = None,
+        priority: int | None = None,
+        add_workers: Sequence[Mapping[str, Any]] = (),
+        remove_workers: Sequence[str] = (),
+        drain: Sequence[str] = (),
+        resume: Sequence[str] = (),
+        policy: Mapping[str, Any] | None = None,
+        within_s: float | None = None,
+    ) -> Document:
+        """What would start when, if this were so, beside what will. Nothing real is touched.
+
+        `spec` is a job that is not submitted; `job` one that waits, with `changes` laid over its spec. A worker is
+        added as {"like": "box", "count": 2} or {"capabilities": {...}, "slots": 8}.
+        """
+        question = {
+            "spec": spec,
+            "job_id": job.id if isinstance(job, Job) else job,
+            "changes": changes,
+            "priority": priority,
+            "add_workers": list(add_workers),
+            "remove_workers": list(remove_workers),
+            "drain": list(drain),
+            "resume": list(resume),
+            "policy": policy,
+            "within_s": within_s,
+        }
+        return self.hub.whatif({name: value for name, value in question.items() if value not in (None, [])})
+
     def jobs(
         self,
         *,

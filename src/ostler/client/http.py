@@ -101,8 +101,17 @@ class Hub:
             if after is None or not page["tasks"]:
                 return
 
-    def why(self, job_id: str) -> Document:
-        return self._get(_job(job_id) + "/why")
+    def why(self, job_id: str, *, brief: bool = False) -> Document:
+        """`brief`: only what keeps it where it is, without what would change that and when."""
+        return self._get(_job(job_id) + "/why", {"brief": 1 if brief else None})
+
+    def estimate(self, job_id: str) -> Document:
+        """When it begins and ends, as far as can be foreseen."""
+        return self._get(_job(job_id) + "/estimate")
+
+    def whatif(self, question: Mapping[str, Any]) -> Document:
+        """What would start when, if this were so; nothing is changed."""
+        return self._post("/v1/whatif", dict(question))
 
     def job_events(self, job_id: str) -> list[Document]:
         found: list[Document] = self._get(_job(job_id) + "/events")["events"]
@@ -272,6 +281,14 @@ class Hub:
     def models(self) -> list[Document]:
         found: list[Document] = self._get("/v1/models")["models"]
         return found
+
+    def models_config(self) -> Document:
+        """The file that says what models there are, and what is wrong with it."""
+        found: Document = self._get("/v1/models")["config"]
+        return found
+
+    def reload_models(self) -> Document:
+        return self._post("/v1/models/reload")
 
     def change_model(self, name: str, action: str) -> Document:
         """`load`, `unload`, `pin` or `unpin` it; how it is then, which for the first two is rarely the end of it."""

@@ -7,7 +7,7 @@ from typing import Any, TypedDict
 
 from ostler.client.errors import BadInput, BadResources
 from ostler.domain.labels import parse_constraint
-from ostler.domain.quantities import parse_size
+from ostler.domain.quantities import AUTO, parse_size
 from ostler.domain.resources import BACKENDS
 
 Resources = Mapping[str, Any]
@@ -36,6 +36,7 @@ class Options(TypedDict, total=False):
     max_runtime_hours: float | None
     max_attempts: int | None
     max_retries: int | None
+    on_oom: str | None
     priority: int | None
     tier: str | None
     env: Mapping[str, str] | None
@@ -103,8 +104,19 @@ def _cores(where: str, value: object) -> float:
 def _count(where: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         part = isinstance(value, float) and value > 0
-        raise _wrong(where, value, "a whole number, 0 or more", "; for a part of a GPU ask for 'vram'" if part else "")
+        raise _wrong(
+            where,
+            value,
+            "a whole number, 0 or more",
+            "; for a part of a GPU ask for 'gpu_share' or 'vram'" if part else "",
+        )
     return value
+
+
+def _share(where: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+        raise _wrong(where, value, "a part of one GPU, above 0 and below 1")
+    return float(value)
 
 
 def _nodes(where: str, value: object) -> int:
@@ -120,6 +132,10 @@ def _gib(where: str, value: object) -> float:
         return parse_size(value, where) / GIB
     except BadInput as error:
         raise BadResources(str(error), error.errors) from None
+
+
+def _gib_or_auto(where: str, value: object) -> float | str:
+    return AUTO if value == AUTO else _gib(where, value)
 
 
 def _word(where: str, value: object) -> str:
@@ -159,11 +175,12 @@ def _constraint(where: str, value: object) -> str:
 
 _KEYS: dict[str, tuple[str, Callable[[str, object], Any]]] = {
     "cpu": ("min_cpu_cores", _cores),
-    "memory": ("min_memory_gb", _gib),
+    "memory": ("min_memory_gb", _gib_or_auto),
     "gpu": ("gpu_count", _count),
     "gpu_type": ("gpu_type", _word),
+    "gpu_share": ("gpu_share", _share),
     "backend": ("gpu_backend", _backend),
-    "vram": ("min_vram_gb", _gib),
+    "vram": ("min_vram_gb", _gib_or_auto),
     "nodes": ("node_count", _nodes),
     "labels": ("labels", _labels),
 }

@@ -7,17 +7,17 @@ holding). The first may change at once; the second only when the worker says so.
 import zlib
 
 from ostler.core import checkpoints
-from ostler.core.bound import bind, unbind
 from ostler.core.effects import AssignTask, CancelTask, Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
-from ostler.core.room import Holding, gpu_thousandths, holding
+from ostler.core.queueing.bound import bind, unbind
+from ostler.core.queueing.usage import START_QUANTUM_S, weight
+from ostler.core.room import Holding, holding
 from ostler.core.timers import COOLDOWN, RUNTIME
-from ostler.core.usage import START_QUANTUM_S, weight
 from ostler.domain import states
+from ostler.domain.job import STOP_GRACE_S
 from ostler.domain.resources import Grant
 
 ACCEPT_WITHIN_S = 30.0
-STOP_GRACE_S = 10.0
 FAULTS_TO_COOL = 3
 COOLDOWN_S = 60.0
 COOLDOWN_MAX_S = 600.0
@@ -52,7 +52,7 @@ def begin(fleet: Fleet, job: Job, worker: Worker, grant: Grant, why: str, now: f
     fleet.touch_attempt(attempt)
     unbind(fleet, job.id)
     fleet.room_makers.pop(job.id, None)
-    fleet.charge(job.user, START_QUANTUM_S * _weight(worker, attempt), now)
+    fleet.charge(job.user, START_QUANTUM_S * weight(attempt.held, worker.offer, fleet.policy), now)
     return attempt
 
 
@@ -68,6 +68,7 @@ def assignment(fleet: Fleet, attempt: Attempt) -> AssignTask:
         task_id=task.id,
         attempt=attempt.id,
         devices=attempt.held.grant.devices,
+        whole=not attempt.held.grant.share_mib if job.terms.auto or job.terms.grows else None,
         index=task.index if job.size and not job.is_gang else None,
         remaining_s=remaining_s(task),
         rank=task.index if job.is_gang else None,
@@ -163,7 +164,7 @@ def cancel_message(fleet: Fleet, attempt: Attempt) -> list[Effect]:
             task_id=attempt.task_id,
             attempt=named,
             reason=attempt.stop_reason or "cancelled",
-            grace_s=STOP_GRACE_S,
+            grace_s=attempt.task.job.terms.stop_s if attempt.task is not None else STOP_GRACE_S,
         )
     ]
 
@@ -219,8 +220,9 @@ def _inherit(fleet: Fleet, attempt: Attempt, heir: Job, now: float) -> None:
         if not makers:
             del fleet.room_makers[heir.id]
     still_wanted = fleet.jobs.get(heir.id) is heir and heir.wants_room()
-    if still_wanted and fleet.workers[attempt.worker_id].is_open:
-        bind(fleet, attempt, heir, now)
+    worker = fleet.workers[attempt.worker_id]
+    if still_wanted and worker.is_open:
+        bind(fleet, attempt.id, worker, attempt.held, heir, now)
 
 
 def spend_time(fleet: Fleet, attempt: Attempt, now: float) -> None:
@@ -232,7 +234,7 @@ def spend_time(fleet: Fleet, attempt: Attempt, now: float) -> None:
         attempt.task.used_s += ran
         fleet.touch_task(attempt.task)
     job = attempt.task.job
-    rate = _weight(fleet.workers[attempt.worker_id], attempt)
+    rate = weight(attempt.held, fleet.workers[attempt.worker_id].offer, fleet.policy)
     fleet.charge(job.user, max(0.0, ran - START_QUANTUM_S) * rate, now)
 
 
@@ -356,8 +358,3 @@ def blame(fleet: Fleet, worker: Worker, now: float) -> None:
         fleet.announce(
             now, "worker", worker.id, state="cooling", reason=f"{worker.faults} failures of its own in a row"
         )
-
-
-def _weight(worker: Worker, attempt: Attempt) -> float:
-    """By what it holds: what its job asks for may have changed since, or depend on the worker."""
-    return weight(gpu_thousandths(attempt.held, worker.offer) / 1000, attempt.held.cores_milli)

@@ -1,5 +1,6 @@
 """Every invariant of the fleet, in one place. Run after every event in tests and in the simulator."""
 
+import math
 from collections import Counter
 
 from ostler.core import index as indexes
@@ -7,8 +8,10 @@ from ostler.core.claims import LEASE_S
 from ostler.core.fleet import Fleet, Job, Worker
 from ostler.core.index import bits
 from ostler.core.match import unmet, unmet_by_claim, unmet_health, unmet_trust
-from ostler.core.place import settled
-from ostler.core.queue import band_key
+from ostler.core.placing.place import settled
+from ostler.core.queueing.backfill import fits_beside
+from ostler.core.queueing.holds import BESIDE, IN_TIME
+from ostler.core.queueing.queue import band_key
 from ostler.core.ranges import RangeSet
 from ostler.core.room import Room, gpu_thousandths
 from ostler.core.timers import LEASE, PREFERENCE
@@ -37,7 +40,9 @@ def check(fleet: Fleet, now: float, *, after_pass: bool = True) -> None:
     _need(counted == Counter(fleet.job_counts), "the counts of jobs by state are not those of the jobs")
     _queue_holds_what_waits(fleet)
     _index_agrees_with_the_matcher(fleet, now, idle_too=after_pass)
+    _holds_and_machines_agree(fleet)
     if after_pass:
+        _holds_are_kept(fleet)
         _need(settled(fleet), "something waits that a worker could take")
 
 
@@ -167,7 +172,7 @@ def _shapes_are_those_of_the_jobs(fleet: Fleet) -> None:
 
 def _counts_by_user_are_true(fleet: Fleet) -> None:
     running: dict[str, list[int]] = {}
-    preemptible = 0
+    yielding: dict[float, dict[str, int]] = {}
     for attempt in fleet.held.values():
         assert attempt.task is not None
         _need(attempt.counted == (attempt.phase != "lapsed"), f"{attempt.id} is {attempt.phase} and miscounted")
@@ -175,9 +180,12 @@ def _counts_by_user_are_true(fleet: Fleet) -> None:
             used = running.setdefault(attempt.task.job.user, [0, 0])
             used[0] += 1
             used[1] += gpu_thousandths(attempt.held, fleet.workers[attempt.worker_id].offer)
-            preemptible += attempt.task.job.terms.preemptible or attempt.price_s is not None
+            if attempt.task.job.terms.preemptible or attempt.price_s is not None:
+                priority = attempt.task.job.terms.priority if attempt.price_s is None else -math.inf
+                where = yielding.setdefault(priority, {})
+                where[attempt.worker_id] = where.get(attempt.worker_id, 0) + 1
     _need(running == fleet.running_of, f"what users hold is {running} and counted as {fleet.running_of}")
-    _need(preemptible == fleet.preemptible, "what may be told to end for another is miscounted")
+    _need(yielding == fleet.yielding, "what may be told to end for another is miscounted")
     bound = [held for worker in fleet.workers.values() for held in worker.attempts.values() if held.phase == "bound"]
     kept = [attempt for found in fleet.bound.values() for attempt in found]
     _need({held.id for held in bound} == {held.id for held in kept}, "kept room and its list disagree")
@@ -194,6 +202,39 @@ def _queue_holds_what_waits(fleet: Fleet) -> None:
     _need(pending == fleet.queue.pending, "the queue's shapes are not those of the jobs that wait")
 
 
+def _holds_and_machines_agree(fleet: Fleet) -> None:
+    machines = {name: hold for hold in fleet.holds.of.values() for name in hold.machines}
+    _need(machines == fleet.holds.on, "the machines that are held are not those of the holds")
+    _need(machines.keys() == fleet.index.held.keys(), "the index has other machines held than there are holds for")
+    count = sum(len(hold.machines) for hold in fleet.holds.of.values())
+    _need(count == len(machines), "a machine is held for two jobs")
+
+
+def _holds_are_kept(fleet: Fleet) -> None:
+    """Every hold is somebody's who waits for nothing but room; and whoever came to its machines since was let in, and
+    does not keep its owner from starting when it was to start."""
+    for job_id, hold in fleet.holds.of.items():
+        waits = fleet.jobs.get(job_id) is hold.job and hold.job.may_be_placed() and hold.job.lane is not None
+        _need(waits, f"machines are held for {job_id}, which does not wait")
+        _need(len(hold.machines) == hold.job.shape.request.nodes, f"{job_id} has {len(hold.machines)} machines held")
+        for machine in hold.machines.values():
+            worker = machine.worker
+            _need(worker is fleet.workers[worker.id] and worker.is_open, f"{worker.id} is held for {job_id} and closed")
+            beside = []
+            for attempt in worker.attempts.values():
+                if attempt.task is None or attempt.id in machine.there_before:
+                    continue
+                way = machine.guests.get(attempt.id)
+                _need(way is not None, f"{attempt.task_id} runs on {worker.id}, which is held for {job_id}")
+                assert way is not None
+                if way.kind == BESIDE:
+                    beside.append(attempt.held)
+                in_time = way.kind != IN_TIME or way.ends_at <= hold.promised
+                _need(in_time, f"{attempt.task_id} passed the hold of {job_id} and does not end in time")
+            fits = worker.shrunk or fits_beside(hold, machine, beside)
+            _need(fits, f"{job_id} has no room on {worker.id} beside those let in")
+
+
 def _index_agrees_with_the_matcher(fleet: Fleet, now: float, *, idle_too: bool) -> None:
     """Idle shapes, of which there are many, are looked at once in a batch."""
     given = [worker for worker in fleet.workers.values() if not unmet_health(worker, now)]
@@ -206,7 +247,11 @@ def _index_agrees_with_the_matcher(fleet: Fleet, now: float, *, idle_too: bool) 
         looked_at |= shape.bit
         truth = 0
         for worker in given:
-            if not unmet(shape.request, worker, now):
+            held = fleet.index.held.get(worker.id)
+            if held is not None:
+                agrees = bool(held & shape.bit) != bool(unmet(shape.request, worker, now))
+                _need(agrees, f"the index is wrong about {shape.request} on {worker.id}, which is held")
+            elif not unmet(shape.request, worker, now):
                 truth |= fleet.index.bit_of(worker.id)
                 fits = fleet.index.fits_of(worker.id) & shape.bit
                 _need(bool(fits), f"{worker.id} can take {shape.request} and the index says no")

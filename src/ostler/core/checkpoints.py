@@ -4,12 +4,14 @@ from ostler.core.effects import DropCheckpoint, Effect
 from ostler.core.fleet import Fleet, Task, Worker
 
 
-def brought(fleet: Fleet, task: Task, blob: str, worker: Worker) -> list[Effect]:
+def brought(fleet: Fleet, task: Task, blob: str, worker: Worker, now: float) -> list[Effect]:
     """A worker has brought the task's files to the hub as this blob."""
     if not blob or blob == task.checkpoint:
         return []
     old = _forget(fleet, task)
     task.checkpoint, task.checkpoint_by = blob, worker.id
+    if task.holder is not None:
+        task.holder.saved = now
     fleet.checkpoints[blob] = fleet.checkpoints.get(blob, 0) + 1
     fleet.touch_task(task)
     return old

@@ -11,6 +11,7 @@ from ostler.core import attempts, outcomes, reports, workers
 from ostler.core.effects import Answer, Beaten, Claimed, Effect, NothingToClaim, Refuse
 from ostler.core.events import ClaimBeat, ClaimEnded, ClaimRequested, TaskEnded
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
+from ostler.core.learning import lessons
 from ostler.core.match import unmet_by_claim
 from ostler.core.room import pick_devices
 from ostler.core.timers import LEASE
@@ -131,11 +132,12 @@ def ended(fleet: Fleet, event: ClaimEnded, now: float) -> list[Effect]:
     counts = attempt.is_current()
     refused = not counts and end.state in reports.SUCCESS and task.state != states.CANCELLED
     # What is refused now must not look like an end that was taken when it is said again.
-    attempts.release(fleet, attempt, "gone" if refused else end.state, end.error, now)
+    reports.end(fleet, attempt, end, "gone" if refused else end.state, now)
     if refused:
         return [_not_yours(event.ref, end.worker_id, end.task_id)]
     answer = Answer(ref=event.ref, ids=[end.task_id])
-    return [answer, *reports.apply(fleet, worker, task, attempt.stop_reason, end, now)] if counts else [answer]
+    had = lessons.vram_of(attempt, worker)
+    return [answer, *reports.apply(fleet, worker, task, attempt.stop_reason, end, now, had)] if counts else [answer]
 
 
 def lapse(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:

@@ -4,16 +4,18 @@ from collections.abc import Callable
 
 import msgspec
 
-from ostler.core import attempts, claims, explain, jobs, outcomes, workers
-from ostler.core.bound import KEPT_FOR_S, unbind
+from ostler.core import attempts, claims, jobs, outcomes, workers
 from ostler.core.effects import CloseSession, Effect
 from ostler.core.fleet import Fleet, Worker
+from ostler.core.foresight import explain
+from ostler.core.queueing.bound import KEPT_FOR_S, unbind
 from ostler.core.reports import STOPPED_BY_BUDGET
 from ostler.core.timers import (
     ACCEPTANCE,
     CONTACT,
     COOLDOWN,
     GRACE,
+    HOLDS,
     LEASE,
     PREFERENCE,
     RESTART,
@@ -182,6 +184,12 @@ def _unbind(fleet: Fleet, job_id: str, now: float) -> list[Effect]:
     return []
 
 
+def _holds(fleet: Fleet, _: str, now: float) -> list[Effect]:
+    """The pass that follows looks who has waited for too long."""
+    fleet.holds.watched = False
+    return []
+
+
 _WHEN_DUE: dict[str, Callable[[Fleet, str, float], list[Effect]]] = {
     CONTACT: _contact,
     ACCEPTANCE: _acceptance,
@@ -193,4 +201,5 @@ _WHEN_DUE: dict[str, Callable[[Fleet, str, float], list[Effect]]] = {
     UNBIND: _unbind,
     LEASE: claims.lapse,
     PREFERENCE: _preference,
+    HOLDS: _holds,
 }

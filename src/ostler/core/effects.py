@@ -14,6 +14,8 @@ class AssignTask(msgspec.Struct, kw_only=True):
     task_id: str
     attempt: str
     devices: tuple[int, ...] = ()
+    whole: bool | None = None
+    """Whether the devices are its own, where that does not follow from its spec."""
     index: int | None = None
     remaining_s: float = 0.0
     rank: int | None = None

@@ -28,6 +28,7 @@ class NewJob(msgspec.Struct, kw_only=True):
     snapshot: str = ""
     origin: str = ""
     sweep: str = ""
+    kind: int = 0
     chosen: bool = False
     """The id is the client's: there may be such a job already."""
 
@@ -128,6 +129,12 @@ class TaskEnded(msgspec.Struct, kw_only=True):
     checkpoint_id: str = ""
     result_id: str = ""
     result: bytes | None = None
+    run_s: float = 0.0
+    """How long its processes ran, as the worker measured it; 0: it does not say, and so with the peaks."""
+    peak_memory_mib: int = 0
+    peak_vram_mib: int = 0
+    lacked: str = ""
+    """`vram` or `memory`: what it ran out of and died."""
 
 
 class ServiceReported(msgspec.Struct, kw_only=True):
@@ -147,6 +154,8 @@ class ModelLoad(msgspec.Struct, kw_only=True):
     ref: int
     job: NewJob
     evict: list[str] = []
+    load_s: dict[str, float] = {}
+    """How long it took to load where it was loaded before, by worker."""
 
 
 class ModelPriced(msgspec.Struct, kw_only=True):
@@ -199,6 +208,14 @@ class ManifestApplied(msgspec.Struct, kw_only=True):
     """Only tell what would change."""
 
 
+class Keep(msgspec.Struct, kw_only=True):
+    """Odds and ends for the ledger, with the batch; nothing answers. None: forget it."""
+
+    scope: str
+    key: str
+    value: bytes | None
+
+
 class TimePassed(msgspec.Struct):
     """Deadlines may be due."""
 
@@ -227,6 +244,7 @@ Event = (
     | ClaimBeat
     | ClaimEnded
     | ManifestApplied
+    | Keep
     | TimePassed
     | HubWasAway
 )

@@ -4,6 +4,7 @@ Everything that changes a holding, a queue place or a durable row goes through t
 index and changes can never drift from the rows they belong to. Decisions are made elsewhere.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Optional
@@ -11,11 +12,16 @@ from typing import Optional
 import msgspec
 
 from ostler.core.index import Index, Shape, bits
-from ostler.core.queue import Lane, Queue
+from ostler.core.learning.followers import Followers
+from ostler.core.learning.kinds import Kinds
+from ostler.core.placing.board import Board
+from ostler.core.placing.mix import Mix
+from ostler.core.queueing.holds import Holds
+from ostler.core.queueing.queue import Lane, Queue
+from ostler.core.queueing.usage import Usage
 from ostler.core.ranges import ONE, Ranges, with_index, without_index
 from ostler.core.room import Holding, Room, gpu_thousandths
 from ostler.core.timers import PREFERENCE, SCHEDULING, Timers
-from ostler.core.usage import Usage
 from ostler.domain import states
 from ostler.domain.hosts import HostPolicy, policy_of
 from ostler.domain.job import Terms
@@ -26,10 +32,12 @@ from ostler.domain.records import (
     FeedRecord,
     JobRecord,
     JobTerms,
+    KeptRecord,
     ManifestRecord,
     ReceiptRecord,
 )
 from ostler.domain.resources import Offer, Request
+from ostler.domain.scheduling import Scheduling
 from ostler.domain.worker import Capabilities, Slots
 
 MAX_SHARED_TERMS = 4096
@@ -60,6 +68,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     reason: str = ""
     cancelled: bool = False
     snapshot: str = ""
+    kind: int = 0
+    """What the runs of its like are known by; 0: none."""
     blocked_on: set[str] | None = None
     """Jobs that must succeed first."""
     lane: Lane | None = None
@@ -144,6 +154,8 @@ class Attempt(msgspec.Struct, kw_only=True):
     accepted: bool = False
     assigned: float = 0.0
     started: float | None = None
+    saved: float = 0.0
+    """When its last checkpoint came."""
     assigned_at: float = 0.0
     started_at: float | None = None
     finished_at: float | None = None
@@ -164,6 +176,10 @@ class Attempt(msgspec.Struct, kw_only=True):
     """Of a model's process that is idle: what its room costs whoever wants it. None: it is not to be had."""
     port: int = 0
     """Of a service or a model: where it listens on its machine."""
+    run_s: float = 0.0
+    """How long its processes ran, as the worker measured it; 0: it did not say, and so with the peaks."""
+    peak_memory_mib: int = 0
+    peak_vram_mib: int = 0
     progress: object = None
     """What its worker last said about how far it is."""
 
@@ -257,6 +273,7 @@ class Touched:
         self.terms: dict[str, JobTerms] = {}
         self.artifacts: list[ArtifactRecord] = []
         self.manifest: list[ManifestRecord] = []
+        self.kept: dict[tuple[str, str], KeptRecord] = {}
 
 
 class Fleet:
@@ -271,7 +288,13 @@ class Fleet:
         self.held: dict[str, Attempt] = {}
         """Every attempt of ours that holds room, by id."""
         self.usage = Usage()
+        self.kinds = Kinds()
         self.index = Index()
+        self.mix = Mix(self.index)
+        self.board = Board(self.mix)
+        self.policy = Scheduling()
+        self.holds = Holds()
+        self.followers = Followers()
         self.quotas = Quotas()
         self.queue = Queue(self.usage, self.within_quota)
         self.timers = Timers()
@@ -284,8 +307,10 @@ class Fleet:
         """How many tasks in memory begin from each blob."""
         self.room_makers: dict[str, set[str]] = {}
         """Attempts that were told to end for a job's sake and have not, by that job."""
-        self.preemptible = 0
-        """Attempts held that may be told to end for another job's sake."""
+        self.load_s: dict[str, dict[str, float]] = {}
+        """Of models that wait for room: how long it takes to load them, by worker."""
+        self.yielding: dict[float, dict[str, int]] = {}
+        """Attempts held that may be told to end for another job's sake: by their priority, how many on each worker."""
         self.running_of: dict[str, list[int]] = {}
         """What each user's attempts hold: how many there are, and how many thousandths of GPUs they have."""
         self.queued_of: dict[str, int] = {}
@@ -332,6 +357,10 @@ class Fleet:
         self.usage.charge(user, gpu_seconds, now)
         self.touched.users.add(user)
 
+    def keep(self, scope: str, key: str, value: bytes | None) -> None:
+        """In the ledger, with this batch; None: forget it."""
+        self.touched.kept[scope, key] = KeptRecord(scope=scope, key=key, value=value)
+
     def announce(self, now: float, kind: str, subject: str, **body: str | int | float | None) -> None:
         """One line for whoever watches."""
         self.feed_seq += 1
@@ -348,8 +377,10 @@ class Fleet:
 
     def enter_job(self, job: Job) -> None:
         self.jobs[job.id] = job
+        self.followers.enter(job)
         self._count(job, 1)
         job.shape.jobs += 1
+        self.mix.entered()
 
     def set_job_state(self, job: Job, state: str) -> None:
         counted = self.jobs.get(job.id) is job
@@ -373,8 +404,11 @@ class Fleet:
         if self.jobs.get(job.id) is not job:
             return  # it left earlier; one that was requeued since has its name
         del self.jobs[job.id]
+        self.followers.leave(job)
+        self.load_s.pop(job.id, None)
         self._count(job, -1)
         job.tasks = None
+        self.mix.left(job.shape)
         self.index.left(job.shape)
 
     def task(self, job: Job, index: int) -> Task:
@@ -420,7 +454,9 @@ class Fleet:
 
     def change_terms(self, job: Job, terms: Terms) -> None:
         """Not while it stands in the queue: its place there follows from them."""
-        if terms.preemptible == job.terms.preemptible:  # or thousands of jobs would each look at all that is held
+        same = (terms.preemptible, terms.priority) == (job.terms.preemptible, job.terms.priority)
+        if same or not (terms.preemptible or job.terms.preemptible):
+            # Or thousands of jobs would each look at all that is held.
             job.terms = self.shared_terms(terms)
             return
         held = [one for one in self.held.values() if one.task is not None and one.task.job is job and one.counted]
@@ -457,6 +493,7 @@ class Fleet:
         worker.attempts[attempt.id] = attempt
         if attempt.task is not None:
             self.held[attempt.id] = attempt
+            self.mix.took(attempt.task.job.shape, is_one_of_many=attempt.task.job.size > 0)
             if attempt.counted:
                 self._count_holding(worker, attempt, attempt.task.job, 1)
         worker.room.take(attempt.held)
@@ -466,6 +503,7 @@ class Fleet:
         del worker.attempts[attempt.id]
         if attempt.task is not None:
             del self.held[attempt.id]
+            self.mix.gave()
             if attempt.counted:
                 self._count_holding(worker, attempt, attempt.task.job, -1)
         worker.room.give(attempt.held)
@@ -491,12 +529,23 @@ class Fleet:
             self.set_counted(attempt, True)
 
     def _count_holding(self, worker: Worker, attempt: Attempt, job: Job, sign: int) -> None:
-        self.preemptible += sign if job.terms.preemptible or attempt.price_s is not None else 0
+        if job.terms.preemptible or attempt.price_s is not None:
+            self._count_yielding(job.terms.priority if attempt.price_s is None else -math.inf, worker.id, sign)
         used = self.running_of.setdefault(job.user, [0, 0])
         used[0] += sign
         used[1] += sign * gpu_thousandths(attempt.held, worker.offer)
         if not used[0]:
             del self.running_of[job.user]
+
+    def _count_yielding(self, priority: float, worker_id: str, sign: int) -> None:
+        """An idle model yields to whoever pays its price."""
+        self.index.restless[worker_id] = None
+        where = self.yielding.setdefault(priority, {})
+        where[worker_id] = where.get(worker_id, 0) + sign
+        if not where[worker_id]:
+            del where[worker_id]
+        if not where:
+            del self.yielding[priority]
 
     def gpus_used(self, user: str) -> float:
         return self.running_of.get(user, (0, 0))[1] / 1000
@@ -511,8 +560,10 @@ class Fleet:
             shape = self.index.shape_at(sid)
             nodes, gpus = shape.request.nodes, shape.request.gpu_count or int(shape.request.prefers_cuda)
             too_many = quota.running_jobs and running + nodes > quota.running_jobs
-            wanted = nodes * gpus if gpus else (0.001 if shape.request.shares_gpu else 0)
-            if too_many or (quota.running_gpus and wanted and self.gpus_used(user) + wanted > quota.running_gpus):
+            # Of a share that is an amount of memory, nobody knows what part it will be before it has a device.
+            milli = 1000 * gpus or max(shape.request.gpu_milli, int(shape.request.shares_gpu))
+            used = self.running_of.get(user, (0, 0))[1]
+            if too_many or (quota.running_gpus and milli and used + nodes * milli > 1000 * quota.running_gpus):
                 shapes ^= shape.bit
         return shapes
 

@@ -8,10 +8,13 @@ from ostler.core.effects import Answer, Effect, Refuse
 from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, RequeueRequested
 from ostler.core.fleet import Fleet, Job, Task
 from ostler.core.jobs_end import cancel_job, cancel_task, drop_waiting
+from ostler.core.learning.lessons import fitted, grown
 from ostler.core.ranges import ONE, Ranges, merge, without_index
 from ostler.domain import states
 from ostler.domain.errors import Conflict, NotFound, QuotaExceeded
+from ostler.domain.job import Terms
 from ostler.domain.records import Dropped, JobRecord, ReceiptRecord, TaskRecord
+from ostler.domain.resources import Request
 
 
 def submit(fleet: Fleet, event: JobsSubmitted, now: float) -> list[Effect]:
@@ -78,12 +81,13 @@ def add(fleet: Fleet, new: NewJob, now: float) -> Job:
         id=new.id,
         seq=fleet.job_seq,
         user=new.user,
-        shape=fleet.index.shape(new.request, fleet.workers.values()),
+        shape=fleet.index.shape(fitted(fleet, new.terms, new.kind, new.request), fleet.workers.values()),
         terms=fleet.shared_terms(new.terms),
         size=new.size,
         queued=now,
         waiting=waiting,
         snapshot=new.snapshot,
+        kind=fleet.kinds.shared(new.kind),
     )
     fleet.enter_job(job)
     record = JobRecord(
@@ -101,10 +105,22 @@ def add(fleet: Fleet, new: NewJob, now: float) -> Job:
         snapshot=new.snapshot,
         origin=new.origin,
         sweep=new.sweep,
+        kind=new.kind,
     )
     fleet.touched.new_jobs[job.id] = record
     fleet.announce(now, "job", job.id, state=states.PENDING, user=job.user, name=new.name)
     return job
+
+
+def alter(fleet: Fleet, job: Job, request: Request, terms: Terms) -> None:
+    """Its needs and its terms are others from now on; it keeps its place by arrival."""
+    was_queued = job.lane is not None
+    fleet.queue.remove(job)
+    fleet.change_terms(job, terms)
+    fleet.change_shape(job, request)
+    if was_queued:
+        fleet.queue.add(job)
+    fleet.watch_wait(job)
 
 
 def cancel(fleet: Fleet, event: CancelRequested, now: float) -> list[Effect]:
@@ -209,12 +225,14 @@ def _uncount(job: Job, state: str, count: int = 1) -> None:
 
 def revive(fleet: Fleet, record: JobRecord, now: float) -> Job:
     """A job from its row."""
+    if record.outgrown_mib:
+        fleet.followers.outgrown_mib[record.id] = record.outgrown_mib
     counts = record.counts if record.size else ({record.state: 1} if record.state in states.TERMINAL else {})
     return Job(
         id=record.id,
         seq=record.seq,
         user=record.user,
-        shape=fleet.index.shape(record.request, fleet.workers.values()),
+        shape=fleet.index.shape(_request(fleet, record), fleet.workers.values()),
         terms=fleet.shared_terms(record.terms),
         size=record.size,
         queued=now - max(0.0, fleet.wall(now) - (record.queued_at or record.submitted_at)),
@@ -225,8 +243,14 @@ def revive(fleet: Fleet, record: JobRecord, now: float) -> Job:
         finished_at=record.finished_at,
         reason=record.reason,
         snapshot=record.snapshot,
+        kind=fleet.kinds.shared(record.kind),
         dropped=tuple(record.dropped),
     )
+
+
+def _request(fleet: Fleet, record: JobRecord) -> Request:
+    """What its row says, with what has been learnt since."""
+    return grown(fitted(fleet, record.terms, record.kind, record.request), record.outgrown_mib)
 
 
 def revive_task(fleet: Fleet, job: Job, record: TaskRecord) -> Task:

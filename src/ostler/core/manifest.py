@@ -91,15 +91,10 @@ def _apply(fleet: Fleet, event: ManifestApplied, lines: list[ManifestLine], now:
 
 
 def _change(fleet: Fleet, job: Job, new: NewJob, line: ManifestLine, now: float) -> None:
-    was_queued = job.lane is not None
-    fleet.queue.remove(job)
-    fleet.change_terms(job, new.terms)
-    fleet.change_shape(job, new.request)
-    if was_queued:
-        fleet.queue.add(job)
-    fleet.watch_wait(job)
+    jobs.alter(fleet, job, new.request, new.terms)
+    job.kind = fleet.kinds.shared(new.kind)
     fleet.touched.terms[job.id] = JobTerms(
-        id=job.id, name=new.name, spec=new.spec, request=new.request, terms=new.terms, sweep=new.sweep
+        id=job.id, name=new.name, spec=new.spec, request=new.request, terms=new.terms, sweep=new.sweep, kind=new.kind
     )
     changed = ", ".join(line.differs)
     fleet.announce(now, "job", job.id, state=job.state, user=job.user, reason=f"the manifest changed its {changed}")

@@ -84,9 +84,10 @@ def unmet_static(request: Request, name: str, offer: Offer) -> list[Reason]:
     if request.attended and offer.claims:
         what = f"needs a worker that holds a connection; {name} only claims plain commands"
         reasons.append(Reason("claim", what, True))
-    if request.gpu_type and request.gpu_type != offer.gpu_type.lower():
+    if not request.accepts_type(offer.gpu_type):
         have = f"has {offer.gpu_type}" if offer.gpu_type else "has no GPU of a known type"
-        reasons.append(Reason("gpu_type", f"needs GPU type {request.gpu_type}; {name} {have}", True))
+        wanted = request.gpu_type.replace("|", " or ")
+        reasons.append(Reason("gpu_type", f"needs GPU type {wanted}; {name} {have}", True))
     for constraint in request.labels:
         if not constraint.holds(offer.labels):
             label = constraint.label
@@ -123,7 +124,7 @@ def unmet_room(request: Request, name: str, room: Room) -> list[Reason]:
     if request.gpu_count > room.free_devices():
         text = f"needs {count(request.gpu_count, 'GPU')}; {name} has {room.free_devices()} free of {len(offer.devices)}"
         reasons.append(Reason("gpu_count", text + _not_usable(offer), request.gpu_count > len(offer.devices)))
-    elif request.vram_mib and pick_devices(request, room) is None:
+    elif (request.vram_mib or request.gpu_milli) and pick_devices(request, room) is None:
         reasons.append(_vram_reason(request, name, room))
     if request.cores_milli > max(0, room.cores_milli):
         needed = f"{show_cores(request.cores_milli)} core{'' if request.cores_milli == 1000 else 's'}"
@@ -139,6 +140,8 @@ def unmet_room(request: Request, name: str, room: Room) -> list[Reason]:
 
 def _vram_reason(request: Request, name: str, room: Room) -> Reason:
     lasting = pick_devices(request, Room(room.offer.at_best())) is None
+    if request.gpu_milli:
+        return Reason("vram", _part_text(request, name, room), lasting)
     if request.shares_gpu:
         best = max((room.free_vram(place) for place in range(len(room.users))), default=0)
         text = f"needs {show_mib(request.vram_mib)} of one GPU's VRAM; the emptiest GPU of {name}"
@@ -150,6 +153,16 @@ def _vram_reason(request: Request, name: str, room: Room) -> Reason:
     text = f"needs {gpus} with {show_mib(request.vram_mib)} of VRAM together; the largest free ones of {name}"
     told = f"{text} have {show_mib(best)}{_not_usable(room.offer)} {_vram_free(best, request.vram_mib)}"
     return Reason("vram", told, lasting)
+
+
+def _part_text(request: Request, name: str, room: Room) -> str:
+    offered = list(enumerate(room.offer.devices))
+    free = [1000 * room.free_vram(place) // device.vram_mib for place, device in offered if device.vram_mib]
+    also = f" with {show_mib(request.vram_mib)} of VRAM" if request.vram_mib else ""
+    wanted = f"needs {request.gpu_milli / 1000:g} of one GPU{also}"
+    if not free:
+        return f"{wanted}; {name} has no GPU whose memory is known"
+    return f"{wanted}; the emptiest GPU of {name} has {max(free) / 1000:g} free{_not_usable(room.offer)}"
 
 
 def _vram_free(free_mib: int, needed_mib: int) -> str:

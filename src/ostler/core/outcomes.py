@@ -7,8 +7,11 @@ all have. A service should not end at all: it rests a little and starts again.
 from ostler.core import attempts
 from ostler.core.effects import Effect
 from ostler.core.fleet import Fleet, Job, Task
+from ostler.core.learning.lessons import grown, outgrown
+from ostler.core.match import never_fits
 from ostler.core.timers import RESTART
 from ostler.domain import states
+from ostler.domain.quantities import show_mib
 
 RESTART_FIRST_S = 1.0
 RESTART_MOST_S = 60.0
@@ -48,6 +51,26 @@ def failed(fleet: Fleet, task: Task, what: str, now: float) -> list[Effect]:
         return _end(fleet, task, f"{what}; its run-time budget is spent", now)
     task.attempt = ""
     return again(fleet, task, f"{what}; retry {first.failures} of {limit}", now)
+
+
+def out_of_vram(fleet: Fleet, task: Task, what: str, had_mib: int, now: float) -> list[Effect]:
+    """By rule it runs again, once for each size, on larger devices; that is no retry of the ordinary kind."""
+    job = task.job
+    if not job.terms.grows:
+        return failed(fleet, task, f"{what}; ask for more with min_vram_gb, or give on_oom = 'larger'", now)
+    request = grown(job.shape.request, had_mib)
+    if not had_mib or attempts.over_budget(task):
+        return failed(fleet, task, what, now)
+    if had_mib <= outgrown(fleet, job):  # it began before another task of its job had shown that this is too little
+        task.attempt = ""
+        return again(fleet, task, f"{what}; again with more than {show_mib(outgrown(fleet, job))} of VRAM", now)
+    if all(never_fits(request, worker) for worker in fleet.workers.values()):
+        return failed(fleet, task, f"{what}; no worker has more than the {show_mib(had_mib)} that it had", now)
+    fleet.followers.outgrown_mib[job.id] = had_mib
+    fleet.change_shape(job, request)
+    fleet.touch_job(job)
+    task.attempt = ""
+    return again(fleet, task, f"{what}; again with more than {show_mib(had_mib)} of VRAM", now)
 
 
 def lost(fleet: Fleet, task: Task, reason: str, now: float) -> list[Effect]:

@@ -10,9 +10,9 @@ from ostler.core.dependencies import hold_again
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Touched, Worker
 from ostler.core.jobs import revive, revive_task
 from ostler.core.outcomes import PREEMPTED_BY
+from ostler.core.queueing.usage import HALF_LIFE_S
 from ostler.core.room import Holding
 from ostler.core.timers import GRACE, LEASE, RUNTIME
-from ostler.core.usage import HALF_LIFE_S
 from ostler.core.workers import add
 from ostler.domain import states
 from ostler.domain.hosts import HostPolicy
@@ -29,7 +29,7 @@ def take_changes(fleet: Fleet, now: float) -> Changes:
     touched, fleet.touched = fleet.touched, Touched()
     changes = Changes(
         new_jobs=list(touched.new_jobs.values()),
-        progress=[_progress(job) for job in touched.jobs.values()],
+        progress=[_progress(job, fleet) for job in touched.jobs.values()],
         tasks=[_task_row(task) for task in touched.tasks.values()],
         attempts=[_attempt_row(attempt, fleet) for attempt in touched.attempts.values()],
         workers=[_worker_row(worker) for worker in touched.workers.values()],
@@ -38,6 +38,7 @@ def take_changes(fleet: Fleet, now: float) -> Changes:
         changed_terms=list(touched.terms.values()),
         artifacts=touched.artifacts,
         manifest=touched.manifest,
+        kept=[*touched.kept.values(), *fleet.kinds.take_changes()],
         usage=[
             UsageRecord(user=user, gpu_seconds=fleet.usage.gpu_seconds(user, now), at=fleet.wall(now))
             for user in sorted(touched.users)
@@ -47,7 +48,7 @@ def take_changes(fleet: Fleet, now: float) -> Changes:
     return changes
 
 
-def _progress(job: Job) -> JobProgress:
+def _progress(job: Job, fleet: Fleet) -> JobProgress:
     return JobProgress(
         id=job.id,
         state=job.state,
@@ -58,6 +59,7 @@ def _progress(job: Job) -> JobProgress:
         dropped=list(job.dropped),
         reason=job.reason,
         blocked_on=sorted(job.blocked_on or ()),
+        outgrown_mib=fleet.followers.outgrown_mib.get(job.id, 0),
     )
 
 
@@ -122,6 +124,9 @@ def _attempt_row(attempt: Attempt, fleet: Fleet) -> AttemptRecord:
         stop_reason=attempt.stop_reason,
         reason=attempt.reason,
         why=attempt.why,
+        run_s=attempt.run_s,
+        peak_memory_mib=attempt.peak_memory_mib,
+        peak_vram_mib=attempt.peak_vram_mib,
     )
 
 
@@ -148,6 +153,7 @@ def restore(
     fleet = Fleet(new_attempt_id)
     fleet.epoch = epoch
     fleet.hosts = hosts or {}
+    fleet.kinds.restore(snapshot.learnt)
     fleet.job_seq, fleet.feed_seq = snapshot.last_job_seq, snapshot.last_feed_seq
     for row in snapshot.workers:
         worker = add(fleet, row.id, _capabilities.decode(row.capabilities), now, row.claims)
@@ -190,6 +196,8 @@ def _hold_again(fleet: Fleet, row: AttemptRecord, now: float) -> None:
         started_at=row.started_at,
         stop_reason=row.stop_reason,
         why=row.why,
+        peak_memory_mib=row.peak_memory_mib,
+        peak_vram_mib=row.peak_vram_mib,
     )
     attempt.counted = attempt.phase != "lapsed"
     _, preempted, by = row.stop_reason.partition(PREEMPTED_BY)

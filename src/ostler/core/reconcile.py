@@ -7,6 +7,7 @@ arrive: a lost frame, a restart of either side and a cut are all the same case.
 from ostler.core import attempts, checkpoints, outcomes
 from ostler.core.effects import Effect
 from ostler.core.fleet import Attempt, Fleet, Worker
+from ostler.core.learning import lessons
 from ostler.core.reports import can_come_back, take_back
 from ostler.domain.worker import ActiveTask
 
@@ -28,9 +29,10 @@ def reconcile(
             attempt = attempts.hold_stray(fleet, worker, line.task_id, line.attempt, now)
         seen.add(attempt.id)
         if line.state not in ENDED_STATES:
+            lessons.seen(fleet, attempt, line)
             effects += _still_there(fleet, attempt, now)
             if attempt.task is not None and attempt.is_current():
-                effects += checkpoints.brought(fleet, attempt.task, line.checkpoint, worker)
+                effects += checkpoints.brought(fleet, attempt.task, line.checkpoint, worker, now)
         elif attempt.phase == "lapsed" and attempt.task is not None and can_come_back(attempt, attempt.task):
             take_back(fleet, attempt, attempt.task, now)
     for attempt in [held for key, held in worker.attempts.items() if key not in seen and held.phase != "bound"]:

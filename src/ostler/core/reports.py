@@ -7,10 +7,11 @@ from ostler.core import attempts, checkpoints, outcomes
 from ostler.core.effects import Acknowledge, CancelTask, Effect, KeepArtifact
 from ostler.core.events import ServiceReported, TaskAccepted, TaskEnded
 from ostler.core.fleet import Attempt, Fleet, Task, Worker
+from ostler.core.learning import lessons
 from ostler.domain import states
 
-SUCCESS = ("succeeded", "completed")
-STOPPED_BY_BUDGET = "max_runtime"
+SUCCESS = lessons.SUCCESS
+STOPPED_BY_BUDGET = lessons.STOPPED_BY_BUDGET
 
 
 def accepted(fleet: Fleet, worker: Worker, event: TaskAccepted, now: float) -> list[Effect]:
@@ -42,11 +43,18 @@ def ended(fleet: Fleet, worker: Worker, event: TaskEnded, now: float) -> list[Ef
     if task is not None and can_come_back(attempt, task):
         take_back(fleet, attempt, task, now)
     counts = attempt.is_current()
-    attempts.release(fleet, attempt, event.state, event.error, now)
+    end(fleet, attempt, event, event.state, now)
     if not counts:
         return [ack]
     assert task is not None
-    return [ack, *apply(fleet, worker, task, attempt.stop_reason, event, now)]
+    return [ack, *apply(fleet, worker, task, attempt.stop_reason, event, now, lessons.vram_of(attempt, worker))]
+
+
+def end(fleet: Fleet, attempt: Attempt, event: TaskEnded, outcome: str, now: float) -> None:
+    """Its room is free, and what it took is known."""
+    lessons.measured(attempt, event)
+    attempts.release(fleet, attempt, outcome, event.error, now)
+    lessons.learn(fleet, attempt, event.lacked, now)
 
 
 def _late(fleet: Fleet, worker: Worker, event: TaskEnded, now: float) -> list[Effect]:
@@ -87,15 +95,19 @@ def take_back(fleet: Fleet, attempt: Attempt, task: Task, now: float) -> None:
     attempts.accept(fleet, attempt, now)
 
 
-def apply(fleet: Fleet, worker: Worker, task: Task, stop_reason: str, event: TaskEnded, now: float) -> list[Effect]:
-    """The one outcome of an attempt that held the fence."""
-    kept = checkpoints.brought(fleet, task, event.checkpoint_id, worker)
+def apply(
+    fleet: Fleet, worker: Worker, task: Task, stop_reason: str, event: TaskEnded, now: float, had_mib: int = 0
+) -> list[Effect]:
+    """The one outcome of an attempt that held the fence; `had_mib` is the VRAM that it had."""
+    kept = checkpoints.brought(fleet, task, event.checkpoint_id, worker, now)
     if event.state == "returned":
         return [*kept, *_returned(fleet, worker, task, event, now)]
-    return [*kept, *_outcome(fleet, worker, task, stop_reason, event, now)]
+    return [*kept, *_outcome(fleet, worker, task, stop_reason, event, now, had_mib)]
 
 
-def _outcome(fleet: Fleet, worker: Worker, task: Task, stop_reason: str, event: TaskEnded, now: float) -> list[Effect]:
+def _outcome(
+    fleet: Fleet, worker: Worker, task: Task, stop_reason: str, event: TaskEnded, now: float, had_mib: int
+) -> list[Effect]:
     worker.faults = 0
     task.exit_code = event.exit_code
     task.metrics = event.metrics
@@ -110,6 +122,8 @@ def _outcome(fleet: Fleet, worker: Worker, task: Task, stop_reason: str, event: 
     if event.state == "cancelled":
         return outcomes.cancelled(fleet, task, event.error or stop_reason or "stopped on its worker", now)
     what = event.error or (f"exit code {event.exit_code}" if event.exit_code is not None else "failed")
+    if event.lacked == "vram":
+        return outcomes.out_of_vram(fleet, task, what, had_mib, now)
     return outcomes.failed(fleet, task, what, now)
 
 

@@ -76,9 +76,10 @@ class Room:
         """Equal for workers that the scheduler need not tell apart by their room."""
         return (self.cores_milli, self.memory_mib, tuple(self.vram_mib), tuple(self.users))
 
-    def device_state(self) -> tuple[tuple[int, bool], ...]:
+    def device_state(self) -> tuple[tuple[int, bool, int], ...]:
         """What decides whether a GPU request can be served, whatever the devices' order."""
-        return tuple(sorted((self.free_vram(place), users == 0) for place, users in enumerate(self.users)))
+        devices = enumerate(zip(self.users, self.offer.devices, strict=True))
+        return tuple(sorted((self.free_vram(i), users == 0, device.vram_mib) for i, (users, device) in devices))
 
 
 def pick_devices(request: Request, room: Room) -> Grant | None:
@@ -103,8 +104,9 @@ def _pick_whole(request: Request, room: Room) -> Grant | None:
 
 
 def _pick_share(request: Request, room: Room) -> Grant | None:
-    enough = [(room.free_vram(i), i) for i in range(len(room.users)) if room.free_vram(i) >= request.vram_mib]
-    if not enough:
-        return None
-    _, place = min(enough)
-    return Grant((room.offer.devices[place].index,), request.vram_mib)
+    found: tuple[int, int, int] | None = None
+    for place, device in enumerate(room.offer.devices):
+        free = room.free_vram(place)
+        if free > 0 and (found is None or free < found[0]) and 0 < (need := request.share_mib(device)) <= free:
+            found = (free, device.index, need)
+    return None if found is None else Grant((found[1],), found[2])

@@ -11,6 +11,7 @@ from ostler.core.events import (
     Event,
     HubWasAway,
     JobsSubmitted,
+    Keep,
     ManifestApplied,
     ModelLoad,
     ModelPriced,
@@ -47,6 +48,9 @@ def step(fleet: Fleet, event: Event, now: float) -> list[Effect]:
             return deadlines.hub_was_away(fleet, event.seconds)
         case ManifestApplied():
             return manifest.follow(fleet, event, now)
+        case Keep():
+            fleet.keep(event.scope, event.key, event.value)
+            return []
         case ModelLoad():
             return models.load(fleet, event, now)
         case ModelPriced():

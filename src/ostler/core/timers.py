@@ -1,6 +1,7 @@
 """Deadlines, in one place. An entry is only a reminder: whoever gets it checks that it is still true."""
 
 import heapq
+from collections.abc import Container
 
 CONTACT = "contact"
 ACCEPTANCE = "acceptance"
@@ -12,14 +13,26 @@ RESTART = "restart"
 UNBIND = "unbind"
 LEASE = "lease"
 PREFERENCE = "preference"
+HOLDS = "holds"
 
 
 class Timers:
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, str, str]] = []
         self._count = 0
+        self._left_out: Container[str] = ()
+
+    def without(self, kinds: Container[str]) -> "Timers":
+        """The same but for these kinds, which are not set from now on either."""
+        others = Timers()
+        others._heap = [entry for entry in self._heap if entry[2] not in kinds]
+        others._count, others._left_out = self._count, kinds
+        heapq.heapify(others._heap)
+        return others
 
     def add(self, at: float, kind: str, key: str) -> None:
+        if kind in self._left_out:
+            return
         self._count += 1
         heapq.heappush(self._heap, (at, self._count, kind, key))
 

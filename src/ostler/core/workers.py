@@ -1,10 +1,10 @@
 """What happens to workers: they register, beat, ask, leave, go silent, are drained."""
 
 from ostler.core import attempts
-from ostler.core.bound import drop_worker
 from ostler.core.effects import Acknowledge, Answer, CloseSession, Effect, Refuse
 from ostler.core.events import DrainRequested, WorkerAsked, WorkerBeat, WorkerLeft, WorkerRegistered
 from ostler.core.fleet import Fleet, Worker
+from ostler.core.queueing.bound import drop_worker
 from ostler.core.reconcile import reconcile
 from ostler.core.room import Room
 from ostler.core.timers import CONTACT, GRACE
@@ -145,7 +145,9 @@ def set_offer(fleet: Fleet, worker: Worker, capabilities: Capabilities) -> None:
 
 
 def _set_slots(fleet: Fleet, worker: Worker, slots: Slots, now: float) -> None:
-    worker.slots = slots
+    in_use = {pool: slots.in_use(pool) for pool in POOLS}
+    is_news = (worker.slots, worker.in_use) != (slots, in_use)
+    worker.slots, worker.in_use = slots, in_use
     worker.slots_at = now
-    worker.in_use = {pool: slots.in_use(pool) for pool in POOLS}
-    fleet.index.room_changed(worker)
+    if is_news:  # a heartbeat that says nothing new costs nobody a look
+        fleet.index.room_changed(worker)

@@ -96,5 +96,9 @@ class LedgerError(OstlerError):
     title = "ledger error"
 
 
+class Deposed(LedgerError):
+    """Another hub leads now: this one writes nothing any more and stops."""
+
+
 class IllegalMove(Exception):
     """A state machine was asked for a move that its table does not have. Always a bug."""

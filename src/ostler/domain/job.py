@@ -2,13 +2,13 @@
 
 import re
 from difflib import get_close_matches
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from ostler.domain.errors import BadInput, TooLarge, Unreadable
 from ostler.domain.labels import parse_constraint
-from ostler.domain.quantities import needed_mib, needed_milli
+from ostler.domain.quantities import AUTO, needed_mib, needed_milli
 from ostler.domain.resources import BACKENDS, POOLS, Request
 
 TYPES = ("batch", "service", "model")
@@ -17,6 +17,7 @@ TIERS = ("fine_tuning", "training", "evaluation", "data_processing")
 TIER_RANK = {"fine_tuning": 0, "training": 0, "evaluation": 1, "data_processing": 2}
 TIER_GRACE_S = {"data_processing": 30.0, "evaluation": 120.0, "training": 600.0, "fine_tuning": 600.0}
 STOP_ALONE_GRACE_S = 120.0
+STOP_GRACE_S = 10.0
 DEFAULT_RUNTIME_HOURS = 24.0
 MAX_NODES = 1024
 MAX_RUNTIME_HOURS = 168.0
@@ -26,12 +27,15 @@ ERRORS_TOLD = 20
 SNAPSHOT_ID = re.compile(r"[0-9a-f]{64}")
 CALL = "ostler.call"
 """The key in a spec's metadata under which a function's payload is found."""
+STOP_WITHIN = "ostler.stop_s"
+"""The same for how long the processes of a model have from SIGTERM to SIGKILL."""
 MANIFEST_USER = "manifest"
 """Whose the jobs of a manifest are."""
 JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e12)]
+AmountOrAuto = Amount | Literal["auto"]
 
 
 class HealthCheck(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -69,9 +73,16 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     gpu_count: Count = 0
     gpu_type: str = ""
     gpu_backend: str = ""
-    min_vram_gb: Amount = 0.0
+    min_vram_gb: AmountOrAuto = 0.0
+    gpu_share: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
+    """A part of one GPU, whatever its size."""
     min_cpu_cores: Amount = 0.0
-    min_memory_gb: Amount = 0.0
+    min_memory_gb: AmountOrAuto = 0.0
+    first_vram_gb: Amount = 0.0
+    """What `auto` asks for while nothing is known of its kind; 0: a whole GPU."""
+    first_memory_gb: Amount = 0.0
+    on_oom: str = ""
+    """`larger`: a task that ran out of its GPU's memory is run again on a larger one."""
     node_count: Count = 1
     max_runtime_hours: Amount = 0.0
     command: list[str] = []
@@ -102,12 +113,13 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
 
     def request(self) -> Request:
         return Request(
-            gpu_count=self.gpu_count,
-            gpu_type="" if self.gpu_type.lower() == "auto" else self.gpu_type.lower(),
+            gpu_count=self.gpu_count or int(self.min_vram_gb == AUTO and not self.first_vram_gb),
+            gpu_type=_one_of(self.gpu_type),
             backend=self.gpu_backend.lower(),
-            vram_mib=needed_mib(self.min_vram_gb),
+            vram_mib=needed_mib(self.first_vram_gb if self.min_vram_gb == AUTO else self.min_vram_gb),
+            gpu_milli=min(999, max(1, round(self.gpu_share * 1000))) if self.gpu_share else 0,
             cores_milli=needed_milli(self.min_cpu_cores),
-            memory_mib=needed_mib(self.min_memory_gb),
+            memory_mib=needed_mib(self.first_memory_gb if self.min_memory_gb == AUTO else self.min_memory_gb),
             pool=self.slot_pool or ("batch" if self.type == "batch" else "service"),
             labels=tuple(sorted(parse_constraint(text, "labels") for text in self.labels)),
             prefer=tuple(sorted(parse_constraint(text, "prefer_labels") for text in self.prefer_labels)),
@@ -143,19 +155,49 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
             max_attempts=self.max_attempts,
             max_retries=self.max_retries,
             max_runtime_s=self.runtime_s(),
+            limited=bool(self.max_runtime_hours),
             scheduling_timeout_s=self.scheduling_timeout_seconds,
             preemptible=self.preemptible,
             service=self.type == "service",
             model=self.type == "model",
             stops_alone=self.on_lost_contact == "stop",
             cuda_first_s=self._cuda_first_s(),
+            stop_s=self._stop_s(),
+            auto=self._auto(),
+            grows=self.on_oom == "larger",
         )
+
+    def _auto(self) -> "Auto | None":
+        if AUTO not in (self.min_vram_gb, self.min_memory_gb):
+            return None
+        return Auto(
+            vram=self.min_vram_gb == AUTO,
+            memory=self.min_memory_gb == AUTO,
+            gpus=self.gpu_count,
+            vram_mib=needed_mib(self.first_vram_gb),
+            memory_mib=needed_mib(self.first_memory_gb),
+        )
+
+    def _stop_s(self) -> float:
+        """Others must not make those wait who are to have their room."""
+        stop_s = self.metadata.get(STOP_WITHIN) if self.type == "model" else None
+        return float(stop_s) if isinstance(stop_s, int | float) and stop_s >= 0 else STOP_GRACE_S
 
     def runtime_s(self) -> float:
         """The run-time budget in seconds; 0: without end."""
         if self.type != "batch":
             return self.max_runtime_hours * 3600
         return min(self.max_runtime_hours or DEFAULT_RUNTIME_HOURS, MAX_RUNTIME_HOURS) * 3600
+
+
+class Auto(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Needs that are left to what jobs of its kind have taken; the amounts are for when nothing is known of that."""
+
+    vram: bool = False
+    memory: bool = False
+    gpus: int = 0
+    vram_mib: int = 0
+    memory_mib: int = 0
 
 
 class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -166,6 +208,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     max_attempts: int = 3
     max_retries: int = 0
     max_runtime_s: float = DEFAULT_RUNTIME_HOURS * 3600
+    limited: bool = False
+    """That budget is what the user said; else it is the default."""
     scheduling_timeout_s: float = 0.0
     preemptible: bool = False
     service: bool = False
@@ -175,12 +219,23 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     """Its worker kills it before the grace ends (`on_lost_contact = "stop"`), so that it never runs twice at once."""
     cuda_first_s: float = 0.0
     """How long it waits for a CUDA worker before any other may have it."""
+    stop_s: float = STOP_GRACE_S
+    """From SIGTERM to SIGKILL."""
+    auto: Auto | None = None
+    grows: bool = False
+    """One that ran out of its GPU's memory is run again on a larger one."""
 
     @property
     def grace_s(self) -> float:
         """How long an orphan of this tier waits for its worker."""
         grace = TIER_GRACE_S[self.tier]
         return max(grace, STOP_ALONE_GRACE_S) if self.stops_alone else grace
+
+
+def _one_of(gpu_types: str) -> str:
+    """The types that will do, in the one spelling that makes equal requests equal; empty: any."""
+    named = {word.strip().lower() for word in gpu_types.split("|")}
+    return "" if "auto" in named else "|".join(sorted(named - {""}))
 
 
 _decode = msgspec.json.Decoder(JobSpec)
@@ -247,6 +302,13 @@ def _problems(spec: JobSpec) -> list[tuple[str, str]]:
         "gpu_backend",
         f"{spec.gpu_backend!r} is not one of {', '.join(BACKENDS)}",
     )
+    shares = not (spec.gpu_share and spec.gpu_count)
+    need(shares, "gpu_share", "is a part of one GPU: give either gpu_share or gpu_count")
+    automatic = AUTO in (spec.min_vram_gb, spec.min_memory_gb)
+    need(not (spec.gpu_share and spec.min_vram_gb == AUTO), "min_vram_gb", "'auto' and gpu_share say two things of one")
+    first = spec.first_vram_gb or spec.first_memory_gb
+    need(automatic or not first, "min_vram_gb", "must be 'auto' where first_vram_gb or first_memory_gb is given")
+    need(spec.on_oom in ("", "fail", "larger"), "on_oom", f"{spec.on_oom!r} is not 'fail' or 'larger'")
     need(spec.array <= MAX_ARRAY, "array", f"{spec.array} is over the limit of {MAX_ARRAY}")
     need(not (spec.array and spec.node_count > 1), "array", "cannot be combined with node_count above 1")
     need(spec.node_count <= MAX_NODES, "node_count", f"{spec.node_count} is over the limit of {MAX_NODES}")

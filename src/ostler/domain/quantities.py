@@ -2,10 +2,13 @@
 
 import math
 import re
+from typing import Final
 
 from ostler.domain.errors import BadInput
 
 MIB = 1024 * 1024
+AUTO: Final = "auto"
+"""In place of an amount: what jobs of its kind have taken."""
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([kmgtp]?)(i?b)?\s*$", re.IGNORECASE)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(ms|s|m|h|d)?\s*$", re.IGNORECASE)

@@ -44,6 +44,10 @@ class JobRecord(msgspec.Struct, kw_only=True):
     origin: str = ""
     """`manifest`: it is there because the manifest says so."""
     sweep: str = ""
+    kind: int = 0
+    """What the runs of its like are known by; 0: none."""
+    outgrown_mib: int = 0
+    """VRAM that one of its tasks had and died of: the next attempt gets more."""
 
 
 class JobTerms(msgspec.Struct, kw_only=True):
@@ -55,6 +59,7 @@ class JobTerms(msgspec.Struct, kw_only=True):
     request: Request
     terms: Terms
     sweep: str = ""
+    kind: int = 0
 
 
 class JobProgress(msgspec.Struct, kw_only=True):
@@ -69,6 +74,7 @@ class JobProgress(msgspec.Struct, kw_only=True):
     dropped: list[Dropped] = []
     reason: str = ""
     blocked_on: list[str] = []
+    outgrown_mib: int = 0
 
 
 class TaskRecord(msgspec.Struct, kw_only=True):
@@ -124,6 +130,10 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     reason: str = ""
     why: str = ""
     """Why this worker: the score's own words at the time of the decision."""
+    run_s: float = 0.0
+    """How long its processes ran, as the worker measured it; 0: it did not say, and so with the peaks."""
+    peak_memory_mib: int = 0
+    peak_vram_mib: int = 0
 
 
 class WorkerRecord(msgspec.Struct, kw_only=True):
@@ -203,6 +213,14 @@ class ManifestRecord(msgspec.Struct, kw_only=True):
     applied_at: float
 
 
+class KeptRecord(msgspec.Struct, kw_only=True):
+    """Odds and ends that outlive a restart, by scope and key. None: forget it."""
+
+    scope: str
+    key: str
+    value: bytes | None
+
+
 class Changes(msgspec.Struct, kw_only=True):
     """Everything that one batch of events changed. It becomes durable whole or not at all."""
 
@@ -220,6 +238,7 @@ class Changes(msgspec.Struct, kw_only=True):
     gone_artifacts: list[str] = []
     """Ids of those whose bytes are no longer kept; but never those that a succeeded task points to."""
     manifest: list[ManifestRecord] = []
+    kept: list[KeptRecord] = []
 
     def __bool__(self) -> bool:
         return any(getattr(self, field) for field in self.__struct_fields__)
@@ -239,5 +258,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     """Those not revoked."""
     usage: list[UsageRecord] = []
     manifest: ManifestRecord | None = None
+    learnt: dict[str, bytes] = {}
+    """What is kept of the kinds of jobs."""
     last_job_seq: int = 0
     last_feed_seq: int = 0

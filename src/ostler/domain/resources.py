@@ -15,8 +15,11 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
     gpu_count: int = 0
     gpu_type: str = ""
+    """Lower case; several that will do are joined by `|`, in order."""
     backend: str = ""
     vram_mib: int = 0
+    gpu_milli: int = 0
+    """A part of one device whatever its size, in thousandths."""
     cores_milli: int = 0
     memory_mib: int = 0
     pool: str = "batch"
@@ -37,12 +40,21 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def shares_gpu(self) -> bool:
-        """No whole GPU, but an amount of one device's memory."""
-        return self.gpu_count == 0 and self.vram_mib > 0
+        """No whole GPU, but an amount or a part of one device's memory."""
+        return self.gpu_count == 0 and (self.vram_mib > 0 or self.gpu_milli > 0)
 
     @property
     def uses_gpu(self) -> bool:
-        return self.gpu_count > 0 or self.vram_mib > 0 or self.prefers_cuda
+        return self.gpu_count > 0 or self.vram_mib > 0 or self.gpu_milli > 0 or self.prefers_cuda
+
+    def accepts_type(self, gpu_type: str) -> bool:
+        return not self.gpu_type or gpu_type.lower() in self.gpu_type.split("|")
+
+    def share_mib(self, device: "Device") -> int:
+        """What a share takes of this device. Parts are cut, never rounded up: three thirds fit one device. 0: it cannot
+        be shared, for nobody knows how much it has."""
+        part = device.vram_mib * self.gpu_milli // 1000
+        return max(1, self.vram_mib, part) if device.vram_mib else 0
 
     def on(self, offer: "Offer") -> "Request":
         """What it needs on such a worker, where that depends on the worker."""

@@ -13,6 +13,7 @@ MAX_DEVICES = 1024
 GpuCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_DEVICES)]
 Word = Annotated[str, msgspec.Meta(max_length=256)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Mib = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
 
 
 OUTSIDE_STEP_MIB = 256
@@ -135,3 +136,6 @@ class ActiveTask(msgspec.Struct, kw_only=True, omit_defaults=True):
     started_at: str = ""
     checkpoint: str = ""
     """The blob of its checkpoint that was brought to the hub last."""
+    peak_memory_mib: Mib = 0
+    peak_vram_mib: Mib = 0
+    """What it has taken at most so far; 0: not known."""

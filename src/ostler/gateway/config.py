@@ -53,7 +53,7 @@ class _Reading:
     def settings(self) -> GatewaySettings:
         groups = self._groups()
         sets = Sets(members=tuple(self._sets()), evict_costs=self._evict_costs())
-        keys, peers = self._keys(), self._peers()
+        keys, peers, url = self._keys(), self._peers(), self._url()
         preload = tuple(self._resolved(self._gateway.get("preload", []), "gateway.preload"))
         if self._problems:
             raise BadInput(told(self._problems), self._problems)
@@ -70,7 +70,7 @@ class _Reading:
             preload=preload,
         )
         return GatewaySettings(
-            models=models, peers=peers, config=config, keys=keys, notes=list(self._notes(sets)), **chosen
+            models=models, peers=peers, config=config, keys=keys, url=url, notes=list(self._notes(sets)), **chosen
         )
 
     # One table
@@ -195,6 +195,13 @@ class _Reading:
             found[digest] = KeySetup(digest, fields.get("user", f"key-{index + 1}"), "user", limits)
         return list(found.values())
 
+    def _url(self) -> str:
+        given = self._gateway.get("url", "")
+        url = _base(given)
+        if given and not url:
+            self._problems.append(("gateway.url", f"{shown(given)} is not a URL such as 'https://models.example'"))
+        return url
+
     def _peers(self) -> dict[str, Peer]:
         found: dict[str, Peer] = {}
         for name, given in self._gateway.get("peers", {}).items():
@@ -230,18 +237,15 @@ class _Reading:
 
     def _notes(self, sets: Sets) -> Iterator[tuple[str, str]]:
         for name, model in self._models.items():
-            if model.get("stop_command"):
-                yield f"{spell('models', name)}.cmd_stop", "is not carried out by this version: SIGTERM is sent instead"
-            if model.get("stop_timeout_s", 10.0) != 10.0:
-                yield f"{spell('models', name)}.stop_timeout", "is not heeded by this version: it is 10 s"
-            if model.get("max_instances", 1) != 1:
-                yield f"{spell('models', name)}.max_instances", "is not heeded by this version: it is 1"
+            if model.get("max_instances", 1) != 1 and not model.get("concurrency"):
+                what = "counts for nothing without `concurrency`: one process serves any number of requests"
+                yield f"{spell('models', name)}.max_instances", what
         if self._gateway.get("scheduler", "serial") == "serial":
             unused = [f"gateway.{key}" for key in ONLY_FIFO if key in self._gateway]
             unused += [
                 f"{spell('models', name)}.{key}"
                 for name, model in self._models.items()
-                for key in ("priority", "concurrency")
+                for key in ("priority", "concurrency", "max_instances")
                 if key in model
             ]
             for where in unused:

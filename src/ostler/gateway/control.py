@@ -51,7 +51,24 @@ class KeySetup(msgspec.Struct, frozen=True):
     """SHA-256 of the secret, in hex."""
     user: str
     role: str
+    """Of a `worker` it opens tunnels, and nothing else."""
     limits: KeyLimits = KeyLimits()
+
+
+class Way(msgspec.Struct, frozen=True, array_like=True):
+    """How an instance is reached, where a connection to its host and port is not all there is to it."""
+
+    tunnel: bool = False
+    """Over connections that its worker opens when asked; host and port are what its server goes by there."""
+    tls: bool = False
+    """The host must show a certificate for its name."""
+    prefix: str = ""
+    """Put before the path of every request."""
+    api_key: str = ""
+    """Shown as `Authorization: Bearer`."""
+
+
+STRAIGHT = Way()
 
 
 # From the hub
@@ -75,12 +92,15 @@ class Open(Message):
     host: str
     port: int
     concurrency: int | None = None
+    way: Way = STRAIGHT
 
 
 class Close(Message):
     """No request more for this instance but by a grant. Answered by `Drained` when none is left there."""
 
     instance: str
+    unloaded: bool = False
+    """Its process is ended for good: who went there without asking and has no byte yet does not have it loaded anew."""
 
 
 class Gone(Message):
@@ -94,6 +114,14 @@ class Grant(Message):
     instance: str
     host: str
     port: int
+    way: Way = STRAIGHT
+
+
+class NoTunnel(Message):
+    """The tunnel with this key will not come."""
+
+    key: str
+    reason: str
 
 
 class Refuse(Message):
@@ -189,6 +217,8 @@ class Done(Message):
     user: str = ""
     asked: bool = True
     """It had been granted. False: it went through an open gate."""
+    queue_s: float = 0.0
+    """From its arrival until it was last sent on to an instance."""
 
 
 class Drained(Message):
@@ -205,6 +235,14 @@ class Used(Message):
     """All that have ended there since the relay began."""
 
 
+class NeedTunnel(Message):
+    """Have the instance's worker open `GET /tunnel/{key}` here, and join it to the port of its server. Each key is good
+    for one connection, and not for long."""
+
+    instance: str
+    key: str
+
+
 class Asked(Message):
     """A request for a page of the hub's own."""
 
@@ -218,8 +256,8 @@ class Asked(Message):
     role: str
 
 
-ToRelay = Setup | Open | Close | Gone | Grant | Refuse | Tell | Abort | Answer | Stop
-ToHub = Hello | Arrived | Cancelled | Began | Done | Drained | Used | Asked
+ToRelay = Setup | Open | Close | Gone | Grant | NoTunnel | Refuse | Tell | Abort | Answer | Stop
+ToHub = Hello | Arrived | Cancelled | Began | Done | Drained | Used | NeedTunnel | Asked
 M = TypeVar("M")
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -16,6 +16,7 @@ GIB = 1024**3
 LEAST_BYTES = 1024**2
 """A plain number below this is in GiB: no model has less than a MiB, and none a PiB."""
 NO_CHECK = "none"
+AUTO = "auto"
 
 Read = Callable[[Any, str], Any]
 """The value at this place, as the rest of the gateway wants it, or BadInput."""
@@ -118,6 +119,11 @@ def gib(value: Any, where: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < LEAST_BYTES:
         return float(value)
     return size(value, where) / GIB
+
+
+def gib_or_auto(value: Any, where: str) -> float | None:
+    """The same, or `auto`: what it was seen to take."""
+    return None if value == AUTO else gib(value, where)
 
 
 def size(value: Any, where: str) -> int:
@@ -259,8 +265,8 @@ MODEL_KEYS: Keys = {
     "unlisted": Key("unlisted", flag),
     "ttl": Key("ttl_s", seconds()),
     "pinned": Key("pinned", flag),
-    "vram": Key("vram_gb", gib),
-    "memory": Key("memory_gb", gib),
+    "vram": Key("vram_gb", gib_or_auto),
+    "memory": Key("memory_gb", gib_or_auto),
     "gpus": Key("gpus", whole(0)),
     "cpus": Key("cpus", number(0)),
     "labels": Key("labels", each(label)),
@@ -288,6 +294,7 @@ GATEWAY_KEYS: Keys = {
     "api_keys": Key("api_keys", each(lambda value, where: value)),
     "loading_updates": Key("loading_updates", flag),
     "peers": Key("peers", table),
+    "url": Key("url", word),
     "macros": Key("macros", table),
     "max_body": Key("max_body_bytes", size),
 }

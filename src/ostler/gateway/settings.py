@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Iterable
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from ostler.domain.job import HealthCheck, JobSpec
+from ostler.domain.job import STOP_GRACE_S, STOP_WITHIN, HealthCheck, JobSpec
 from ostler.gateway.control import Filters, KeySetup, ModelSetup, Setup
 from ostler.gateway.core.models import Config, Recipe
 from ostler.gateway.document import document
@@ -15,13 +16,41 @@ from ostler.gateway.keys import NO_CHECK
 GATEWAY_USER = "gateway"
 """Whose the models' jobs are."""
 MODEL = "ostler.model"
+DIGEST = "ostler.digest"
 PORT = "ostler.port"
 STOP = "ostler.stop"
-"""Keys in the metadata of a model's job: its name, the port it must have, and the command that stops it."""
+"""Keys in the metadata of a model's job: its name, the digest of its recipe, the port it must have, and the command
+that stops it."""
 MIB = 1024 * 1024
+GIB_IN_MIB = 1024
 
 
-class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
+class Peak(NamedTuple):
+    """The most that was seen, and what the next process is given for it; 0: nothing was."""
+
+    seen_mib: int = 0
+    given_mib: int = 0
+
+
+class Seen(NamedTuple):
+    """What processes of a model were seen to take of each device, and of their machine."""
+
+    vram: Peak = Peak()
+    memory: Peak = Peak()
+
+
+NOTHING_SEEN = Seen()
+
+
+class Needs(NamedTuple):
+    """What a process is given: whole GPUs or none, and memory of each GPU, or of one, and of the machine."""
+
+    gpus: int
+    vram_gb: float
+    memory_gb: float
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     name: str
     command: list[str]
     stop_command: list[str] = []
@@ -35,14 +64,15 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     unlisted: bool = False
     ttl_s: float = 0.0
     pinned: bool = False
-    vram_gb: float = 0.0
-    memory_gb: float = 0.0
+    vram_gb: float | None = 0.0
+    """None: as much as it was seen to take, and a whole GPU until then."""
+    memory_gb: float | None = 0.0
     gpus: int = 0
     cpus: float = 0.0
     labels: list[str] = []
     check: str = "/health"
     load_timeout_s: float = 120.0
-    stop_timeout_s: float = 10.0
+    stop_timeout_s: float = STOP_GRACE_S
     concurrency: int | None = None
     queue_limit: int | None = None
     priority: int = 0
@@ -53,9 +83,12 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     load_s: float | None = None
     loading_updates: bool = True
 
-    def spec(self, job_id: str) -> JobSpec:
-        """The job that is one process of this model."""
+    def spec(self, job_id: str, seen: Seen = NOTHING_SEEN) -> JobSpec:
+        """The job that is one process of this model, of which so much is known."""
         metadata: dict[str, Any] = {MODEL: self.name}
+        needs = self.needs(seen)
+        if self.stop_timeout_s != STOP_GRACE_S:
+            metadata[STOP_WITHIN] = self.stop_timeout_s
         if self.port:
             metadata[PORT] = self.port
         if self.stop_command:
@@ -65,9 +98,9 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
             name=self.name,
             type="model",
             user_id=GATEWAY_USER,
-            gpu_count=self.gpus,
-            min_vram_gb=self.vram_gb,
-            min_memory_gb=self.memory_gb,
+            gpu_count=needs.gpus,
+            min_vram_gb=needs.vram_gb * max(1, needs.gpus),
+            min_memory_gb=needs.memory_gb,
             min_cpu_cores=self.cpus,
             labels=self.labels,
             command=self.command,
@@ -78,7 +111,11 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
             max_retries=0,
         )
 
-    @property
+    def needs(self, seen: Seen) -> Needs:
+        gpus = self.gpus or int(self.vram_gb is None and not seen.vram.seen_mib)
+        return Needs(gpus, _needed(self.vram_gb, seen.vram), _needed(self.memory_gb, seen.memory))
+
+    @cached_property
     def digest(self) -> str:
         """Another one where a process that runs is not what would be started now."""
         return hashlib.sha256(msgspec.json.encode(self.spec(""), order="deterministic")).hexdigest()
@@ -93,6 +130,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
             concurrency=self.concurrency,
             queue_limit=self.queue_limit,
             priority=self.priority,
+            max_instances=self.max_instances,
             load_s=self.load_s,
         )
 
@@ -106,6 +144,13 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
             loading_updates=self.loading_updates,
             document=document(self.title, self.description, self.metadata),
         )
+
+
+def _needed(declared_gb: float | None, peak: Peak) -> float:
+    """What is declared counts until more than that was seen."""
+    if declared_gb is None or 0 < declared_gb < peak.seen_mib / GIB_IN_MIB:
+        return peak.given_mib / GIB_IN_MIB
+    return declared_gb
 
 
 class Peer(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +186,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     config: Config = Config()
     """What the scheduler takes."""
     keys: list[KeySetup] = []
+    url: str = ""
+    """What workers on other machines call it; none: its port on the machine that they know as the hub's."""
     max_body_bytes: int = 256 * MIB
     notes: list[tuple[str, str]] = []
     """What is allowed, and hardly meant."""

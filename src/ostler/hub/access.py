@@ -51,6 +51,8 @@ class Access:
         self._by_digest = {token.digest: token for token in tokens}
         self._ended: dict[str, str] = {}
         """Why a token that this hub has known is one no more, by its digest."""
+        self.changed: Callable[[], None] = lambda: None
+        """A token was made, or taken out of use. Of one that expires nobody hears."""
         for kind, role in FILE_ROLES.items():
             secret = _own_secret(state / TOKEN_FILES[kind])
             record = TokenRecord(
@@ -64,9 +66,9 @@ class Access:
             return None
         return Caller(token.role, token.user, token.id)
 
-    def callers(self) -> list[TokenRecord]:
-        """Those whose tokens may call models."""
-        return [token for token in self._by_digest.values() if token.role in ("user", "operator")]
+    def of_roles(self, *roles: str) -> list[TokenRecord]:
+        """The tokens that are good now."""
+        return [token for token in self._by_digest.values() if token.role in roles and not self._is_over(token)]
 
     def refusal(self, authorization: str) -> str:
         """Why this opens nothing: of a token that once did, what became of it."""
@@ -96,6 +98,7 @@ class Access:
         """Once it is durable."""
         self._by_digest[record.digest] = record
         self._ended.pop(record.digest, None)
+        self.changed()
 
     def spend(self, caller: Caller) -> list[TokenRecord]:
         """Take a single-use token out of use, at once: whoever brought it too, at the same time, comes too late."""
@@ -124,6 +127,7 @@ class Access:
     def expel(self, record: TokenRecord, why: str = "") -> None:
         self._by_digest.pop(record.digest, None)
         self._ended[record.digest] = why or f"this token was revoked; {_another(record)}"
+        self.changed()
 
     def _find(self, token_id: str) -> TokenRecord | None:
         return next((record for record in self._by_digest.values() if record.id == token_id), None)

@@ -91,6 +91,9 @@ def attempt_document(attempt: AttemptRecord) -> Document:
         "why": attempt.why,
         "started_at": timestamp(attempt.started_at or attempt.assigned_at),
         "finished_at": timestamp(attempt.finished_at),
+        "run_s": attempt.run_s or None,
+        "peak_memory_mib": attempt.peak_memory_mib or None,
+        "peak_vram_mib": attempt.peak_vram_mib or None,
     }
 
 

@@ -16,7 +16,7 @@ from ostler.core.effects import Answer, Effect, Refuse, Reply
 from ostler.core.events import Event, HubWasAway, TimePassed
 from ostler.core.fleet import Fleet
 from ostler.core.persist import take_changes
-from ostler.core.place import settle, settled
+from ostler.core.placing.place import settle, settled
 from ostler.core.step import step
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import Changes

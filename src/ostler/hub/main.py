@@ -22,6 +22,7 @@ from ostler.domain.hosts import HostPolicy
 from ostler.domain.records import ManifestRecord
 from ostler.gateway.control import KeySetup
 from ostler.gateway.settings import GatewaySettings
+from ostler.hub import ledgers
 from ostler.hub.access import Access
 from ostler.hub.api import table
 from ostler.hub.api.artifacts import ArtifactsApi
@@ -34,11 +35,16 @@ from ostler.hub.api.pull import PullApi
 from ostler.hub.api.routes import application
 from ostler.hub.api.sweeps import SweepsApi
 from ostler.hub.api.templates import Templates
+from ostler.hub.api.whatif import WhatIfApi
+from ostler.hub.api.why import WhyApi
 from ostler.hub.artifacts import Artifacts
 from ostler.hub.cli_socket import CliSocket
 from ostler.hub.clock import Clock, SystemClock
 from ostler.hub.feed import Feed
+from ostler.hub.foresight import Foresight
+from ostler.hub.gateway.following import ConfigFile
 from ostler.hub.gateway.gateway import Gateway
+from ostler.hub.gateway.memory import SCOPE as GATEWAY_SCOPE
 from ostler.hub.gateway.pages import ModelsApi, Pages
 from ostler.hub.ids import new_attempt_id
 from ostler.hub.logs import Logs
@@ -51,7 +57,6 @@ from ostler.hub.sessions import Sessions
 from ostler.hub.settings import Settings
 from ostler.hub.settings import load as load_settings
 from ostler.ledger.base import Ledger
-from ostler.ledger.sqlite import SqliteLedger
 from ostler.manifest import read as read_manifest
 from ostler.store.artifacts import ArtifactStore
 from ostler.store.blobs import BlobStore
@@ -77,6 +82,8 @@ class HubOptions:
     """The settings file; None: that of the state folder, where there is one."""
     manifest: Path | None = None
     """The manifest that the queue follows from the start."""
+    ledger: str = field(default="", repr=False)
+    """The address of a PostgreSQL database, perhaps with a password; empty: a file in the state folder."""
 
 
 def run(options: HubOptions) -> int:
@@ -101,21 +108,27 @@ def run(options: HubOptions) -> int:
 
 async def _serve(options: HubOptions, chosen: Settings) -> int:
     listener = _listen(options.host, options.port)
-    ledger = SqliteLedger(options.state_dir / "ostler.db")
-    try:
+    async with ledgers.opened(config.ledger_url(options.ledger, chosen.ledger), options.state_dir) as (ledger, tenure):
         gateway = f"{options.host}:{options.gateway_port}"
-        hub = Hub(ledger, options.state_dir, settings=chosen, manifest=options.manifest, gateway=gateway)
+        hub = Hub(
+            ledger,
+            options.state_dir,
+            settings=chosen,
+            manifest=options.manifest,
+            gateway=gateway,
+            config_file=config.config_file(options.config, options.state_dir),
+        )
         gc.collect()
         gc.freeze()  # a long queue is not walked again and again in search of garbage
         server = Server(hub.app)
         url = f"http://{options.host}:{listener.getsockname()[1]}"
         _say_where(options.state_dir, url)
         _log.info("hub listens on %s", url)
-        return await hub.serve(server, listener)
-    finally:
-        ledger.close()
-        with contextlib.suppress(OSError):
-            (options.state_dir / "hub.url").unlink()
+        try:
+            return await hub.serve(server, listener, tenure)
+        finally:
+            with contextlib.suppress(OSError):
+                (options.state_dir / "hub.url").unlink()
 
 
 class Hub:
@@ -129,6 +142,7 @@ class Hub:
         settings: Settings | None = None,
         manifest: Path | None = None,
         gateway: str = "127.0.0.1:0",
+        config_file: Path | None = None,
     ) -> None:
         clock = clock or SystemClock()
         chosen = settings or Settings()
@@ -136,6 +150,7 @@ class Hub:
         snapshot = ledger.load()
         fleet = restore(snapshot, new_attempt_id, now, clock.wall() - now, _hosts(snapshot.manifest))
         fleet.quotas = chosen.quotas
+        fleet.policy = chosen.scheduling
         performer = Performer()
         self.loop = Loop(fleet, ledger, performer, clock)
         self.feed = feed = Feed(self.loop, snapshot.last_feed_seq)
@@ -149,7 +164,8 @@ class Hub:
         performer.wire(self.loop, self.sessions, feed, metrics, logs, artifacts, checkpoints)
         access = Access(state, snapshot.tokens, clock.wall)
         blobs = BlobStore(state / "snapshots")
-        jobs_api = JobsApi(self.loop, feed, blobs, Templates(chosen.templates))
+        templates = Templates(chosen.templates)
+        jobs_api = JobsApi(self.loop, feed, blobs, templates)
         overview = Overview(self.loop, feed)
         fleet_api = FleetApi(self.loop, feed, metrics, overview, clock.wall())
         enrol_api = EnrolApi(self.loop, access, self.sessions)
@@ -159,27 +175,30 @@ class Hub:
         self.artifacts = ArtifactsApi(self.loop, artifacts)
         sweeps = SweepsApi(self.loop, overview)
         training = table.TrainingApis(PullApi(self.loop, brought), self.manifest, sweeps, self.artifacts)
-        self.gateway = self._gateway(chosen.gateway, access, clock, logs, state, gateway)
-        if self.gateway is not None:
-            performer.gateway = self.gateway
-            metrics.more = self.gateway.collect
-        models = ModelsApi(self.gateway)
-        routes = table.routes(jobs_api, logs_api, fleet_api, enrol_api, self.services, training, models)
+        kept = ledger.kept(GATEWAY_SCOPE)
+        self.gateway = self._gateway(chosen.gateway, access, logs, state, gateway, kept)
+        performer.gateway = self.gateway
+        metrics.more = self.gateway.collect
+        followed = config_file or state / config.CONFIG_FILE
+        self.config = ConfigFile(followed, self.gateway, lambda path: load_settings(path).gateway)
+        models = ModelsApi(self.gateway, self.config)
+        self.foresight = Foresight(self.loop)
+        jobs_api.foretold = self.foresight.seen
+        why = WhyApi(self.loop, jobs_api, self.foresight, logs)
+        foresight = table.ForesightApis(why, WhatIfApi(self.loop, jobs_api, self.foresight, templates))
+        routes = table.routes(jobs_api, logs_api, fleet_api, enrol_api, self.services, training, models, foresight)
         sockets = table.sockets(self.sessions, CliSocket(fleet_api), self.services)
         self.app: ASGIApp = application(routes, sockets, access)
 
     def _gateway(
-        self, chosen: GatewaySettings, access: Access, clock: Clock, logs: Logs, state: Path, listen: str
-    ) -> Gateway | None:
-        if not chosen.wanted:
-            return None
+        self, chosen: GatewaySettings, access: Access, logs: Logs, state: Path, listen: str, kept: dict[str, bytes]
+    ) -> Gateway:
         for where, what in chosen.notes:
             _log.warning("%s: %s", where, what)
 
         def keys() -> list[KeySetup]:
-            now = clock.wall()
-            live = (token for token in access.callers() if token.expires_at is None or token.expires_at > now)
-            return [KeySetup(token.digest, token.user, token.role) for token in live]
+            callers = [KeySetup(one.digest, one.user, one.role) for one in access.of_roles("user", "operator")]
+            return callers + [KeySetup(one.digest, one.user, "worker") for one in access.of_roles("worker", "join")]
 
         gateway = Gateway(
             self.loop,
@@ -189,40 +208,44 @@ class Hub:
             spool=state / "spool",
             keys=keys,
             log_tail=logs.tail,
+            kept=kept,
         )
+        access.changed = gateway.callers.changed
         Pages(gateway, logs)
         return gateway
 
-    async def serve(self, server: "Server", listener: socket.socket) -> int:
-        """Both the loop and the listener, or neither."""
+    async def serve(self, server: "Server", listener: socket.socket, tenure: ledgers.Tenure = ledgers.for_good) -> int:
+        """Both the loop and the listener, or neither; and only while the ledger is this hub's."""
         await self.loop.start()
         deciding = asyncio.create_task(self.loop.run())
         await self.artifacts.repair()
         await self.manifest.follow_file()
-        relaying = asyncio.create_task(self._relay())
+        relaying = asyncio.create_task(self.gateway.run())
+        following = asyncio.create_task(self.config.follow())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.config.look)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._let_go, server)
-        await asyncio.wait({deciding, serving}, return_when=asyncio.FIRST_COMPLETED)
+        leading = asyncio.create_task(tenure())
+        await asyncio.wait({deciding, serving, leading}, return_when=asyncio.FIRST_COMPLETED)
         self._let_go(server)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(serving), 10)
         await self.services.close()
-        if self.gateway is not None:
-            await self.gateway.stop()
+        following.cancel()
+        await self.gateway.stop()
         relaying.cancel()
         self.loop.stop()
+        deposed = leading.done()
+        leading.cancel()
         try:
             await deciding
+            if deposed:
+                await leading
         except Exception as error:
             _log.critical("the hub stops: %s", error, exc_info=not isinstance(error, LedgerError))
             return 1
         return 0
-
-    async def _relay(self) -> None:
-        if self.gateway is not None:
-            await self.gateway.start()
-            await self.gateway.link.run()
 
     def _let_go(self, server: "Server") -> None:
         """Take nothing new, and end what would never end by itself."""
@@ -231,6 +254,7 @@ class Hub:
         self.artifacts.let_go()
         self.feed.close()
         self.logs.close()
+        self.foresight.close()
         self.sessions.close_all()
 
 

@@ -9,7 +9,7 @@ import contextlib
 import secrets
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import aiohttp
@@ -21,6 +21,8 @@ from ostler.hub.sessions import Sessions
 from ostler.wire.messages import RelayRequest
 
 OPENS_S = 10.0
+TELLS_S = 2.0
+"""For a worker that came to say why it opens no tunnel. An older one, which knows of none, says nothing."""
 PIECE = 64 * 1024
 TROUBLE = "X-Ostler-Trouble"
 REFUSED = 4000
@@ -50,6 +52,16 @@ class Relays:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._awaited: dict[str, Relay] = {}
+        self._tunnels: dict[str, Callable[[str], None]] = {}
+        """Who is to hear why a tunnel was not opened."""
+
+    def ask_for_tunnel(self, target: Target, request: RelayRequest, failed: Callable[[str], None]) -> None:
+        """Past the hub; `failed` hears of why there will be none."""
+        if not self._sessions.ask_for_relay(target.session, request):
+            failed(f"{target.worker_id}, where it runs, is not connected")
+            return
+        self._tunnels[request.relay_id] = failed
+        asyncio.get_running_loop().call_later(OPENS_S, self._tunnels.pop, request.relay_id, None)
 
     async def join(
         self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -71,7 +83,13 @@ class Relays:
 
     async def serve(self, socket: WebSocket) -> None:
         """The worker's end of a relay that was asked for."""
-        relay = self._awaited.pop(socket.path_params["relay_id"], None)
+        relay_id = socket.path_params["relay_id"]
+        failed = self._tunnels.pop(relay_id, None)
+        if failed is not None:
+            await socket.accept()
+            failed(await _why_no_tunnel(socket))
+            return
+        relay = self._awaited.pop(relay_id, None)
         if relay is None:
             raise NotFound("nobody waits for this relay")
         relay.opened.set()
@@ -81,6 +99,16 @@ class Relays:
             trouble = await _pump(socket, relay)
         finally:
             relay.ended.set_result(trouble)
+
+
+async def _why_no_tunnel(socket: WebSocket) -> str:
+    try:
+        async with asyncio.timeout(TELLS_S):
+            received = await socket.receive()
+    except TimeoutError:
+        await socket.close()
+        return "its worker is older than the hub and opens no tunnels; update Ostler there"
+    return received.get("reason") or "its worker could not open a connection to it"
 
 
 async def _pump(socket: WebSocket, relay: Relay) -> OstlerError | None:

@@ -13,8 +13,8 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 from yarl import URL
 
-from ostler.core import explain
 from ostler.core.fleet import Fleet, Job
+from ostler.core.foresight import explain
 from ostler.domain import states
 from ostler.domain.errors import BrokeOff, NotFound, NotRunning
 from ostler.domain.records import JobRecord
@@ -31,6 +31,8 @@ MOVES_S = 30.0
 LOOK_S = 1.0
 AGAIN_S = 0.2
 HEALTHY = ("", "healthy")
+HARMLESS = ("GET", "HEAD", "OPTIONS")
+"""Asked twice, these do what they do once."""
 CLIENT_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 """What the client would add by itself."""
 T = TypeVar("T")
@@ -57,7 +59,8 @@ class Services:
     async def call(self, request: Request) -> Response:
         side = CallersSide(request)
         try:
-            answer = await self._through(request, lambda line: self._ask(line, request, side), not side.sends_a_body)
+            repeatable, harmless = not side.sends_a_body, request.method in HARMLESS
+            answer = await self._through(request, lambda line: self._ask(line, request, side), repeatable, harmless)
         except _CallerLeft:
             return Response(status_code=499)
         except BaseException:
@@ -111,10 +114,13 @@ class Services:
         except (aiohttp.ClientError, OSError) as error:
             raise _broke_off(error) from None
 
-    async def _through(self, call: HTTPConnection, act: Callable[[Line], Awaitable[T]], repeatable: bool) -> T:
+    async def _through(
+        self, call: HTTPConnection, act: Callable[[Line], Awaitable[T]], repeatable: bool, harmless: bool = False
+    ) -> T:
         """Do it with a line to the service. While the service moves it is waited for; a call that was not begun when
-        its place turned out to be empty is made again."""
+        its place turned out to be empty is made again, and once more one that does no harm and was broken off."""
         deadline = time.monotonic() + MOVES_S
+        may_break_off = repeatable and harmless
         while True:
             target, live = await self._target(call.path_params["name"], call.scope["ostler.caller"], deadline)
             try:
@@ -122,6 +128,11 @@ class Services:
             except NotRunning:
                 if not repeatable or self._stopping or time.monotonic() > deadline:
                     raise
+                await asyncio.sleep(AGAIN_S)
+            except BrokeOff:
+                if not may_break_off or self._stopping:
+                    raise
+                may_break_off = False
                 await asyncio.sleep(AGAIN_S)
 
     # Where it runs

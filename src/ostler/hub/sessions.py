@@ -250,6 +250,10 @@ def _ended(message: messages.JobResult, worker_id: str, session: int) -> TaskEnd
         checkpoint_id=message.checkpoint_id,
         result_id=message.result_id,
         result=result,
+        run_s=message.run_s,
+        peak_memory_mib=message.peak_memory_mib,
+        peak_vram_mib=message.peak_vram_mib,
+        lacked=message.lacked,
     )
 
 
@@ -263,6 +267,7 @@ def to_message(
                 attempt=effect.attempt,
                 remaining_time=int(effect.remaining_s * 1e9),
                 devices=list(effect.devices),
+                whole=effect.whole,
                 index=effect.index,
                 rank=effect.rank,
                 peers=[messages.Peer(rank=rank, host=host) for rank, host in enumerate(effect.hosts)],

@@ -1,4 +1,6 @@
-"""`ostler.toml`: what an operator decides beforehand. Read once, when the hub starts.
+"""`ostler.toml`: what an operator decides beforehand. Read when the hub starts; its models, again when it changes.
+
+ledger = "postgresql://ostler:…@db/ostler"     # in place of a file in the state folder: docs/postgresql.md
 
 [templates.finetune]            # any fields of a spec: a team's usual job, by name
 gpu_count = 1
@@ -9,13 +11,20 @@ running_gpus = 4
 [quotas.users.ann]              # what is left out here is everybody's
 running_gpus = 8
 
+[scheduling]
+hold_after = "10m"              # a job that waits for longer gets machines held for it; or "never"
+[scheduling.weights]            # what an hour on one device counts for its user; else its memory, in 24 GiB
+a100 = 3.0
+
 [models.qwen]                   # what the gateway serves: docs/gateway-config.md
 cmd = "llama-server --port ${PORT} -m /models/qwen.gguf"
 [gateway]
 scheduler = "fifo"
 """
 
+import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -27,10 +36,16 @@ import msgspec
 from ostler.domain.errors import BadInput, Unreadable
 from ostler.domain.job import decode_spec
 from ostler.domain.quota import Quota, Quotas
+from ostler.domain.scheduling import HOLD_AFTER_S, NEVER, Scheduling, parse_hold_after
 from ostler.gateway import config as gateway_config
 from ostler.gateway.settings import GatewaySettings
+from ostler.manifest.locate import Path as TomlPath
+from ostler.manifest.locate import locate
 
-TABLES = ("templates", "quotas", "models", "gateway")
+_PART = re.compile(r'"(?:[^"\\]|\\.)*"|\[\d+\]|[^.\["]+')
+TABLES = ("templates", "quotas", "scheduling", "models", "gateway")
+KEYS = (*TABLES, "ledger")
+MAX_WEIGHT = 1000.0
 Template = dict[str, Any]
 NOT_IN_A_TEMPLATE = {
     "id": "a template stands for many jobs, each with an id of its own",
@@ -42,7 +57,10 @@ NOT_IN_A_TEMPLATE = {
 class Settings(msgspec.Struct, forbid_unknown_fields=True):
     templates: dict[str, Template] = {}
     quotas: Quotas = msgspec.field(default_factory=Quotas)
+    scheduling: Scheduling = Scheduling()
     gateway: GatewaySettings = GatewaySettings()
+    ledger: str = ""
+    """Its address, perhaps with a password."""
 
 
 def load(path: Path | None) -> Settings:
@@ -50,7 +68,8 @@ def load(path: Path | None) -> Settings:
     if path is None:
         return Settings()
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        table = tomllib.loads(text)
     except OSError as error:
         raise BadInput(f"{path}: cannot be read: {error.strerror}", [("config", "cannot be read")]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -58,20 +77,43 @@ def load(path: Path | None) -> Settings:
     try:
         return _settings(table)
     except BadInput as error:
-        several = "\n" if len(error.errors) > 1 else " "
-        raise BadInput(f"{path}:{several}{error}", error.errors) from None
+        raise _by_line(path, text, error) from None
+
+
+def _by_line(path: Path, text: str, error: BadInput) -> BadInput:
+    """The same, each mistake with the line that it is in."""
+    paths = [(_path_of(where), where, what) for where, what in error.errors]
+    lines = locate(text, [path for path, *_ in paths])
+    errors = [
+        (f"{path}:{lines[key]}: {where}", what) for key, where, what in sorted(paths, key=lambda one: lines[one[0]])
+    ]
+    return BadInput("\n".join(f"{where}: {what}" for where, what in errors) or f"{path}: {error}", errors)
+
+
+def _path_of(where: str) -> TomlPath:
+    """`models."qwen2.5".aliases[0]`, as the parts it is spelled from."""
+    parts = (found[0] for found in _PART.finditer(where))
+    return tuple(int(part[1:-1]) if part[0] == "[" else json.loads(part) if part[0] == '"' else part for part in parts)
 
 
 def _settings(table: dict[str, Any]) -> Settings:
-    _must_be_known(table, TABLES, "")
+    _must_be_known(table, KEYS, "")
     templates = _table(table.get("templates", {}), "templates")
     return Settings(
         templates={name: _template(name, given) for name, given in templates.items()},
         quotas=_quotas(_table(table.get("quotas", {}), "quotas")),
+        scheduling=_scheduling(_table(table.get("scheduling", {}), "scheduling")),
         gateway=gateway_config.read(
             _table(table.get("models", {}), "models"), _table(table.get("gateway", {}), "gateway"), os.environ
         ),
+        ledger=_ledger(table.get("ledger", "")),
     )
+
+
+def _ledger(given: Any) -> str:
+    if not isinstance(given, str):
+        raise _wrong("ledger", "must be an address in quotes, like 'postgresql://USER@HOST/DATABASE'")
+    return given
 
 
 def _quotas(table: dict[str, Any]) -> Quotas:
@@ -81,6 +123,21 @@ def _quotas(table: dict[str, Any]) -> Quotas:
     return Quotas(
         default=_quota(everybody, "quotas"),
         users={name: _users_quota(name, given, everybody) for name, given in users.items()},
+    )
+
+
+def _scheduling(table: dict[str, Any]) -> Scheduling:
+    _must_be_known(table, ("hold_after", "weights"), "scheduling.")
+    weights = _table(table.get("weights", {}), "scheduling.weights")
+    for name, weight in weights.items():
+        if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= MAX_WEIGHT:
+            raise _wrong(f"scheduling.weights.{name}", f"must be a number above 0 and no more than {MAX_WEIGHT:g}")
+    given = table.get("hold_after", HOLD_AFTER_S)
+    if isinstance(given, bool) or not isinstance(given, (str, int, float)):
+        raise _wrong("scheduling.hold_after", f"must be a duration like '10m', or {NEVER!r}")
+    return Scheduling(
+        hold_after_s=parse_hold_after(given, "scheduling.hold_after"),
+        weights={name.lower(): float(weight) for name, weight in weights.items()},
     )
 
 

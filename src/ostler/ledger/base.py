@@ -17,8 +17,19 @@ from ostler.domain.records import (
     TaskRecord,
     TokenRecord,
 )
+from ostler.domain.states import STATES
 
-__all__ = ["Changes", "JobView", "Ledger", "Snapshot"]
+__all__ = ["KINDS", "Changes", "JobView", "Ledger", "Snapshot", "unknown_states"]
+
+
+KINDS = "kind"
+"""The scope of what a hub has learnt of the kinds of jobs: a part of what it goes on from."""
+
+
+def unknown_states(changes: Changes) -> bool:
+    """A job in such a state would be in no list."""
+    states = [job.state for job in changes.new_jobs] + [job.state for job in changes.progress]
+    return not set(STATES).issuperset(states)
 
 
 class JobView(msgspec.Struct):
@@ -29,12 +40,12 @@ class JobView(msgspec.Struct):
 
 
 class Ledger(Protocol):
-    """Rows are keyed by id (jobs, tasks, workers, tokens), attempt, seq (feed), key (receipts) or id and task
-    (artifacts). A row written again replaces the old one, except a job's: a second insert of a job's id or seq is an
-    error, and so is a change of a job that is not there. A task keeps its job and index, an attempt its task. An
-    artifact that is both written and gone is gone, but never one that a succeeded task points to. A failed commit
-    leaves everything as it was and raises LedgerError. "Oldest first" is the order of first writing: the clock may have
-    been set back."""
+    """Rows are keyed by id (jobs, tasks, workers, tokens), attempt, seq (feed), key (receipts), id and task (artifacts)
+    or scope and key (kept). A row written again replaces the old one, except a job's: a second insert of a job's id or
+    seq is an error, and so are a change of a job that is not there and a job in a state that is none. A task keeps its
+    job and index, an attempt its task. An artifact that is both written and gone is gone, but never one that a
+    succeeded task points to. A failed commit leaves everything as it was and raises LedgerError. "Oldest first" is the
+    order of first writing: the clock may have been set back."""
 
     def load(self) -> Snapshot: ...
 
@@ -96,6 +107,10 @@ class Ledger(Protocol):
         ...
 
     def receipt(self, key: str) -> ReceiptRecord | None: ...
+
+    def kept(self, scope: str) -> dict[str, bytes]:
+        """What is kept under a scope, in order of the keys."""
+        ...
 
     def token_list(self) -> list[TokenRecord]:
         """All, revoked ones too, oldest first."""

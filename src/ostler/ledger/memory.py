@@ -15,6 +15,7 @@ from ostler.domain.records import (
     JobProgress,
     JobRecord,
     JobTerms,
+    KeptRecord,
     ManifestRecord,
     ReceiptRecord,
     TaskRecord,
@@ -23,7 +24,7 @@ from ostler.domain.records import (
     WorkerRecord,
 )
 from ostler.domain.states import LIVE, SUCCEEDED
-from ostler.ledger.base import Changes, JobView, Snapshot
+from ostler.ledger.base import KINDS, Changes, JobView, Snapshot, unknown_states
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -62,6 +63,7 @@ class MemoryLedger:
         self._usage: dict[str, UsageRecord] = {}
         self._artifacts: dict[tuple[str, str], tuple[int, ArtifactRecord]] = {}
         self._manifest: ManifestRecord | None = None
+        self._kept: dict[tuple[str, str], bytes] = {}
 
     def commit(self, changes: Changes) -> None:
         self._refuse_contradictions(changes)
@@ -85,6 +87,8 @@ class MemoryLedger:
             self._artifacts = {key: kept for key, kept in self._artifacts.items() if key[0] not in gone}
         for manifest in changes.manifest:
             self._manifest = _own(manifest)
+        for kept in changes.kept:
+            self._keep(kept)
 
     def _refuse_contradictions(self, changes: Changes) -> None:
         """Before anything is changed: what can fail here fails whole."""
@@ -103,6 +107,8 @@ class MemoryLedger:
             raise LedgerError("an attempt changed its owner")
         if any(manifest.id != 1 for manifest in changes.manifest):
             raise LedgerError("a second manifest")
+        if unknown_states(changes):
+            raise LedgerError("a job in a state that is none")
 
     def _change(self, part: JobProgress | JobTerms) -> None:
         job, mine = self._jobs[part.id], _own(part)
@@ -115,6 +121,12 @@ class MemoryLedger:
         last = next(reversed(self._artifacts.values()), None)
         number, _ = self._artifacts.get(key) or (last[0] + 1 if last else 1, artifact)
         self._artifacts[key] = (number, _own(artifact))
+
+    def _keep(self, kept: KeptRecord) -> None:
+        if kept.value is None:
+            self._kept.pop((kept.scope, kept.key), None)
+        else:
+            self._kept[kept.scope, kept.key] = kept.value
 
     def load(self) -> Snapshot:
         held = [attempt for attempt in self._attempts.values() if attempt.held]
@@ -136,6 +148,7 @@ class MemoryLedger:
             tokens=[_own(token) for token in self._tokens.values() if token.revoked_at is None],
             manifest=self._manifest and _own(self._manifest),
             usage=[_own(used) for used in sorted(self._usage.values(), key=lambda used: used.user)],
+            learnt=self.kept(KINDS),
             last_job_seq=max(self._job_seqs, default=0),
             last_feed_seq=max(self._feed, default=0),
         )
@@ -223,6 +236,9 @@ class MemoryLedger:
     def receipt(self, key: str) -> ReceiptRecord | None:
         receipt = self._receipts.get(key)
         return receipt and _own(receipt)
+
+    def kept(self, scope: str) -> dict[str, bytes]:
+        return {key: value for (of, key), value in sorted(self._kept.items()) if of == scope}
 
     def token_list(self) -> list[TokenRecord]:
         return [_own(token) for token in self._tokens.values()]

@@ -18,6 +18,7 @@ from ostler.domain.records import (
     JobProgress,
     JobRecord,
     JobTerms,
+    KeptRecord,
     ManifestRecord,
     ReceiptRecord,
     TaskRecord,
@@ -87,3 +88,4 @@ USAGE = Shape(UsageRecord)
 TERMS = Shape(JobTerms)
 ARTIFACT = Shape(ArtifactRecord)
 MANIFEST = Shape(ManifestRecord)
+KEPT = Shape(KeptRecord)

@@ -22,7 +22,7 @@ from ostler.domain.records import (
 )
 from ostler.domain.states import LIVE, STATES
 from ostler.ledger import rows
-from ostler.ledger.base import Changes, JobView, Snapshot
+from ostler.ledger.base import KINDS, Changes, JobView, Snapshot, unknown_states
 from ostler.ledger.sqlite_file import explained, open_reader, open_writer, refuse_faulty_library, take_lock
 
 T = TypeVar("T")
@@ -71,6 +71,9 @@ _UPDATE_TERMS = _update("jobs", rows.TERMS, "id")
 _UPSERT_ARTIFACT = _upsert("artifacts", rows.ARTIFACT, "id", "task_id")
 _UPSERT_MANIFEST = _upsert("manifest", rows.MANIFEST, "id")
 _UPSERT_USAGE = _upsert("usage", rows.USAGE, "user")
+_UPSERT_KEPT = _upsert("kept", rows.KEPT, "scope", "key")
+_FORGET_KEPT = "DELETE FROM kept WHERE scope = ? AND key = ?"
+_KEPT = "SELECT key, value FROM kept WHERE scope = ? ORDER BY key"
 
 # Word for word the condition of the index tasks_live: only then can SQLite use it.
 _LIVE = f"state IN ({', '.join(repr(state) for state in LIVE)})"
@@ -148,12 +151,21 @@ class SqliteLedger:
     def commit(self, changes: Changes) -> None:
         if not changes:
             return
+        if unknown_states(changes):
+            raise LedgerError(
+                f"the ledger {self._path}: a job in a state that is none. This is a fault of the hub: report it"
+            )
         with self._writing, explained(self._path), self._transaction() as db:
             for sql, shape, records in _statements(changes):
                 if records:
                     self._write(db, sql, shape, records)
             if changes.gone_artifacts:
                 db.execute(_DROP_ARTIFACTS, (rows.text(changes.gone_artifacts),))
+            for kept in changes.kept:  # one by one: the same key may be kept and forgotten
+                if kept.value is None:
+                    db.execute(_FORGET_KEPT, (kept.scope, kept.key))
+                else:
+                    db.execute(_UPSERT_KEPT, rows.KEPT.row(kept))
 
     @contextmanager
     def _transaction(self) -> Iterator[apsw.Connection]:
@@ -192,6 +204,7 @@ class SqliteLedger:
                     tokens=[rows.TOKEN.record(row) for row in db.execute(_LOAD_TOKENS)],
                     manifest=next((rows.MANIFEST.record(row) for row in db.execute(_LOAD_MANIFEST)), None),
                     usage=[rows.USAGE.record(row) for row in db.execute(_LOAD_USAGE)],
+                    learnt=dict(map(_pair, db.execute(_KEPT, (KINDS,)))),
                     last_job_seq=db.execute("SELECT coalesce(max(seq), 0) FROM jobs").get,
                     last_feed_seq=db.execute("SELECT coalesce(max(seq), 0) FROM feed").get,
                 )
@@ -259,6 +272,9 @@ class SqliteLedger:
 
     def receipt(self, key: str) -> ReceiptRecord | None:
         return next(iter(self._all(rows.RECEIPT.record, _RECEIPT, key)), None)
+
+    def kept(self, scope: str) -> dict[str, bytes]:
+        return dict(self._all(_pair, _KEPT, scope))
 
     def token_list(self) -> list[TokenRecord]:
         return self._all(rows.TOKEN.record, _TOKENS)

@@ -1,6 +1,6 @@
 """The seam between a worker and the processes on its machine."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +21,9 @@ class Launch(msgspec.Struct, kw_only=True):
     lease_s: float = 0.0
     """Stopped by the runtime itself when contact was not renewed for this long. 0: never."""
     grace_s: float = 10.0
+    stop: list[str] = []
+    """A command that ends it in its own way, with the same environment and log; `{pid}` in it is the main process. It
+    has the grace of the stop; what is still there then gets SIGTERM, and SIGKILL after as long again."""
     warm: str = ""
     """A key, for `argv` that calls a function by `ostler.task.call`: it may run in an interpreter that has run others
     of the same key, which stands for the environment and the user. "": in a process of its own."""
@@ -53,6 +56,9 @@ class Ended(msgspec.Struct, kw_only=True):
     finished_at: float = 0.0
     result: str = ""
     """What the function left, in base64, where that is small and came with the end. If not, it is in its file."""
+    ran_s: float = 0.0
+    """How long its processes were there; 0: nobody knows, and so with the peak."""
+    peak_memory_mib: int = 0
 
 
 class Runtime(Protocol):
@@ -70,7 +76,8 @@ class Runtime(Protocol):
         ...
 
     async def stop(self, attempt: str, reason: str, grace_s: float) -> None:
-        """SIGTERM to the whole tree now, SIGKILL after the grace. Unknown attempts are ignored."""
+        """SIGTERM to the whole tree now, or first its own command; SIGKILL after the grace. Unknown attempts are
+        ignored."""
         ...
 
     async def renew(self, age_s: float) -> None:
@@ -82,6 +89,10 @@ class Runtime(Protocol):
 
         The folder of a task that printed nothing and left nothing is pruned at once.
         """
+        ...
+
+    def peaks(self) -> Mapping[str, int]:
+        """How much memory each attempt that runs has taken at most so far, in MiB, where that is known."""
         ...
 
     def ends(self) -> AsyncIterator[Ended]:

@@ -38,6 +38,8 @@ class FakeMachine:
         """When the hub was last in contact: leases count from there."""
         self.obeys_term = False
         """Whether tasks end by themselves on SIGTERM; if not, `end` or the end of the grace does it."""
+        self.peaks: dict[str, int] = {}
+        """How much memory each attempt has taken, as far as the test says so."""
         self._tasks: dict[str, _Task] = {}
         self._waiting: dict[str, Launch] = {}
         self._forgotten: set[str] = set()
@@ -66,6 +68,8 @@ class FakeMachine:
             error=error,
             stopped=task.stopped,
             finished_at=self.clock(),
+            ran_s=self.clock() - task.started_at,
+            peak_memory_mib=self.peaks.get(attempt, 0),
         )
         if self._runtime is not None:
             self._runtime._tell(task.ended)
@@ -181,6 +185,9 @@ class FakeRuntime:
     async def forget(self, attempt: str) -> None:
         self._check("forget")
         self.machine.forget(attempt)
+
+    def peaks(self) -> dict[str, int]:
+        return {attempt: mib for attempt, mib in self.machine.peaks.items() if attempt in self.machine.running}
 
     async def ends(self) -> AsyncIterator[Ended]:
         while (end := await self._ends.get()) is not None:

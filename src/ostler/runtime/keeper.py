@@ -13,6 +13,7 @@ from typing import Any
 from ostler.runtime.attempts import LOG, WORK, Folders, is_attempt_name
 from ostler.runtime.frames import quote
 from ostler.runtime.journal import Journal
+from ostler.runtime.peaks import Peaks
 from ostler.runtime.processes import ProcessTable
 from ostler.runtime.spawn import NOT_EXECUTABLE, Programs, StartFailed, spawn
 from ostler.runtime.tree import Tree
@@ -25,7 +26,8 @@ MAX_FORGOTTEN = 4096
 NEVER = float("inf")
 UNKNOWN_EXIT = 128 + signal.SIGKILL
 
-RUNNING, ASKED, STOPPING, KILLING = "running", "asked to stop", "stopping", "killing"
+RUNNING, TOLD, ASKED, STOPPING, KILLING = "running", "told to stop", "asked to stop", "stopping", "killing"
+PID = "{pid}"
 
 
 class Attempt:
@@ -35,10 +37,15 @@ class Attempt:
         self.id = name
         self.task_id = task_id
         self.started_at = started_at
+        self.began = time.monotonic()
         self.grace_s = grace_s
         self.phase = RUNNING
         self.due_at = NEVER
-        """The next step. Running: its deadline. Asked: SIGTERM. Stopping: the grace ends. Killing: another round."""
+        """The next step. Running: its deadline. Told by its own command, or asked: SIGTERM. Stopping: the grace ends.
+        Killing: another round."""
+        self.stop_argv: list[str] = []
+        self.env: dict[str, str] = {}
+        """For the command that stops it; without one, nothing."""
         self.deadline_at = NEVER
         self.lease_s = NEVER
         self.kill_at = NEVER
@@ -56,6 +63,7 @@ class Keeper:
         self._journal = journal
         self._table = table
         self._tree = Tree(table, folder)
+        self._peaks = Peaks(self._tree, table)
         self._programs = Programs()
         self._pool = Pool(table)
         self._live: dict[str, Attempt] = {}
@@ -100,6 +108,10 @@ class Keeper:
         self._journal.flush()
         news, self._news = self._news, []
         return news
+
+    def take_peaks(self) -> dict[str, int]:
+        """How much memory what runs has taken at most, in MiB, where that is news."""
+        return self._peaks.news()
 
     @property
     def waits(self) -> bool:
@@ -153,7 +165,8 @@ class Keeper:
             return
         if attempt.phase == RUNNING:
             attempt.stopped = reason
-            self._ask(attempt, now, grace_s)
+            if not attempt.stop_argv or grace_s <= 0 or not self._tell_to_stop(attempt, now, grace_s):
+                self._ask(attempt, now, grace_s)
         else:
             attempt.kill_at = min(attempt.kill_at, now + grace_s)
             self._due(attempt, min(attempt.due_at, attempt.kill_at))
@@ -190,7 +203,7 @@ class Keeper:
         """Some child has ended: take all that did, and see which attempts are over."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 break
             if not pid:
@@ -200,6 +213,7 @@ class Keeper:
                 self._journal.dropped(interpreter.name)
             elif name is not None:
                 attempt = self._closing[name] = self._live[name]
+                self._peaks.reaped(name, used)
                 code = os.waitstatus_to_exitcode(status)
                 if attempt.exit_code is None:
                     attempt.exit_code = code if code >= 0 else 128 - code
@@ -256,7 +270,7 @@ class Keeper:
             if attempt.phase == RUNNING:
                 attempt.stopped = "max_runtime" if attempt.deadline_at <= now else "lost contact"
                 self._ask(attempt, now, attempt.grace_s)
-        if asked := [attempt for attempt in due if attempt.phase == ASKED]:
+        if asked := [attempt for attempt in due if attempt.phase in (TOLD, ASKED)]:
             # A stopped process acts on SIGTERM only once it is continued.
             self._tree.signal({attempt.id for attempt in asked}, signal.SIGTERM, signal.SIGCONT)
             for attempt in asked:
@@ -265,8 +279,9 @@ class Keeper:
             self._kill(dying, now)
         if now >= self._pool.wake_at:
             self._pool.tick(now)
+        self._peaks.tick(now)
         self.wake_at = min((attempt.due_at for attempt in self._live.values()), default=NEVER)
-        self.wake_at = min(self.wake_at, self._pool.wake_at)
+        self.wake_at = min(self.wake_at, self._pool.wake_at, self._peaks.wake_at)
 
     def recover(self, now: float) -> None:
         """Take over what an earlier supervisor of this folder left: its ends, and its processes, which are killed.
@@ -300,12 +315,16 @@ class Keeper:
             self._finish(attempt)
         else:
             self._live[name] = attempt
+            if order.get("stop"):
+                attempt.stop_argv, attempt.env = order["stop"], order["env"]
             if order["deadline_s"] > 0:
                 attempt.deadline_at = now + order["deadline_s"]
             if order.get("lease_s", 0) > 0:
                 attempt.lease_s = order["lease_s"]
                 self._contact_at = max(self._contact_at, now)  # whoever ordered it was in contact
             self._due(attempt, self._ends_at(attempt))
+            self._peaks.begin(name, now)
+            self.wake_at = min(self.wake_at, self._peaks.wake_at)
 
     def _start(self, attempt: Attempt, order: dict[str, Any], now: float) -> None:
         name, argv, env = attempt.id, order["argv"], order["env"]
@@ -356,13 +375,28 @@ class Keeper:
         attempt.phase, attempt.kill_at = ASKED, now + grace_s
         self._due(attempt, now)
 
+    def _tell_to_stop(self, attempt: Attempt, now: float, grace_s: float) -> bool:
+        """By its own command, which is a process of the attempt's like any other. False: it cannot be started."""
+        folder = self._folders.path(attempt.id)
+        argv = [word.replace(PID, str(self._tree.main(attempt.id))) for word in attempt.stop_argv]
+        try:
+            os.chdir(f"{folder}/{WORK}")
+            program = self._programs.find(argv[0], attempt.env.get("PATH", os.defpath), now)
+            spawn(program, argv, attempt.env, f"{folder}/{LOG}")
+        except (StartFailed, OSError) as error:
+            _add_line(f"{folder}/{LOG}", f"the command that stops it could not be started: {error}")
+            return False
+        attempt.phase, attempt.kill_at = TOLD, now + 2 * grace_s
+        self._due(attempt, now + grace_s)
+        return True
+
     def _settle(self, now: float) -> None:
         """An attempt whose main process is gone is over, unless that left something behind."""
         left = self._tree.with_stragglers(self._closing)
         for attempt in list(self._closing.values()):
             if attempt.id not in left:
                 self._finish(attempt)
-            elif attempt.phase == RUNNING:
+            elif attempt.phase in (RUNNING, TOLD):
                 self._ask(attempt, now, min(attempt.grace_s, STRAGGLER_GRACE_S))
 
     def _kill(self, dying: list[Attempt], now: float) -> None:
@@ -394,6 +428,8 @@ class Keeper:
             "started_at": attempt.started_at,
             "finished_at": time.time(),
             "result": attempt.result,
+            "ran_s": time.monotonic() - attempt.began if attempt.id not in self._inherited else 0.0,
+            "peak_memory_mib": self._peaks.take(attempt.id),
         }
         self._live.pop(attempt.id, None)
         self._closing.pop(attempt.id, None)
@@ -412,7 +448,8 @@ class Keeper:
         text = (
             f'{{"attempt":"{name}","task_id":{quote(end["task_id"])},"exit_code":{end["exit_code"]},'
             f'"error":{quote(end["error"])},"stopped":{quote(end["stopped"])},'
-            f'"started_at":{end["started_at"]!r},"finished_at":{end["finished_at"]!r}'
+            f'"started_at":{end["started_at"]!r},"finished_at":{end["finished_at"]!r},'
+            f'"ran_s":{end.get("ran_s", 0.0):.3f},"peak_memory_mib":{end.get("peak_memory_mib", 0)}'
             + (f',"result":"{end["result"]}"}}' if end.get("result") else "}")
         )
         self._journal.ended(name, end, text)
@@ -421,3 +458,8 @@ class Keeper:
     def _due(self, attempt: Attempt, at: float) -> None:
         attempt.due_at = at
         self.wake_at = min(self.wake_at, at)
+
+
+def _add_line(log: str, text: str) -> None:
+    with open(log, "ab") as file:
+        file.write(f"{text}\n".encode(errors="replace"))

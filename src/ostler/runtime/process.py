@@ -34,6 +34,7 @@ class _Said(msgspec.Struct):
     kind: str = msgspec.field(name="is")
     held: list[Held] = []
     end: Ended | None = None
+    peaks: dict[str, int] = {}
     attempt: str = ""
     error: str = ""
 
@@ -65,6 +66,7 @@ class ProcessRuntime:
         self._idle_exit_s = idle_exit_s
         self._live: dict[str, _Live] = {}
         self._unforgotten: set[str] = set()
+        self._peaks: dict[str, int] = {}
         self._ends: asyncio.Queue[Ended | Replaced | None] = asyncio.Queue()
         self._link: Link | None = None
         """Set while orders can be sent: connected, and the difference has been sent."""
@@ -100,10 +102,12 @@ class ProcessRuntime:
             "deadline_s": launch.deadline_s,
             "lease_s": launch.lease_s,
             "grace_s": launch.grace_s,
+            "stop": launch.stop,
             "after": launch.after,
             "warm": launch.warm,
         }
-        self._live[name] = _Live(launch.task_id, launch.grace_s, order)
+        grace_s = 2 * launch.grace_s if launch.stop else launch.grace_s
+        self._live[name] = _Live(launch.task_id, grace_s, order)
         self._send(order)
 
     async def stop(self, attempt: str, reason: str, grace_s: float) -> None:
@@ -121,6 +125,9 @@ class ProcessRuntime:
         if attempt in self._unforgotten:
             self._unforgotten.discard(attempt)
             self._send({"do": "forget", "attempt": attempt})
+
+    def peaks(self) -> dict[str, int]:
+        return self._peaks
 
     async def ends(self) -> AsyncIterator[Ended]:
         while (end := await self._ends.get()) is not None:
@@ -195,6 +202,8 @@ class ProcessRuntime:
             self._take_back(said.held)
             if not answer.done():
                 answer.set_result(said.held)
+        elif said.kind == "peaks":
+            self._peaks |= {attempt: mib for attempt, mib in said.peaks.items() if attempt in self._live}
         elif said.kind == "replaced":
             self._closed = True
             replaced = Replaced(f"another worker process uses the supervisor of {self._folder}")
@@ -237,6 +246,7 @@ class ProcessRuntime:
 
     def _tell(self, end: Ended) -> None:
         live = self._live.pop(end.attempt, None)
+        self._peaks.pop(end.attempt, None)
         if live is not None:
             end.task_id = live.task_id
             end.finished_at = end.finished_at or time.time()

@@ -32,6 +32,8 @@ class ProcessTable(Protocol):
     """Orphans below this process become its children, so that nothing below it can ever get away."""
     sees_children: bool
     """`has_children` is cheap, and nothing escapes it."""
+    tells_memory: bool
+    """`memory` knows something."""
     boot: str
     """Pids and starts mean something only within one boot of the machine."""
 
@@ -57,6 +59,10 @@ class ProcessTable(Protocol):
         """Its working directory and where its output goes."""
         ...
 
+    def memory(self, pid: int) -> tuple[int, int]:
+        """What it holds in memory, in KiB: by itself, and of files and memory that others may hold too."""
+        ...
+
     def send(self, process: Process, number: int) -> bool:
         """Signal exactly this process, never a later one that got its pid. False if it is gone or not ours."""
         ...
@@ -69,11 +75,14 @@ def open_table() -> ProcessTable:
 class ProcTable:
     """Linux."""
 
+    tells_memory = True
+
     def __init__(self) -> None:
         self.adopts = _become_subreaper()
         # A container that starts anew numbers its processes anew, within the same boot.
         self.boot = _read("/proc/sys/kernel/random/boot_id").decode().strip() + os.readlink("/proc/self/ns/pid")
         self.second = os.sysconf("SC_CLK_TCK")
+        self._page_kib = os.sysconf("SC_PAGE_SIZE") // 1024
         try:
             # This process has one thread, so the list of that thread's children is the list of its children.
             self._children = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
@@ -131,6 +140,13 @@ class ProcTable:
                 found.append(os.readlink(f"/proc/{pid}/{name}"))
         return found
 
+    def memory(self, pid: int) -> tuple[int, int]:
+        pages = _read(f"/proc/{pid}/statm").split()
+        if len(pages) < 3:
+            return 0, 0
+        resident, shared = int(pages[1]), int(pages[2])
+        return (resident - shared) * self._page_kib, shared * self._page_kib
+
     def send(self, process: Process, number: int) -> bool:
         try:
             # The descriptor holds on to one process; if that one has the right start, it is the right one.
@@ -161,6 +177,7 @@ class PsTable:
     second = 1
     adopts = False
     sees_children = False
+    tells_memory = False
     boot = ""
 
     def clock(self) -> int:
@@ -193,6 +210,9 @@ class PsTable:
 
     def places(self, pid: int) -> list[str]:
         return []
+
+    def memory(self, pid: int) -> tuple[int, int]:
+        return 0, 0
 
     def send(self, process: Process, number: int) -> bool:
         try:

@@ -111,6 +111,8 @@ class Supervisor:
         now = time.monotonic()
         if now >= keeper.wake_at:
             keeper.tick(now)
+            if peaks := keeper.take_peaks():
+                self._say(pack({"is": "peaks", "peaks": peaks}))
         if not ready:
             keeper.flush()
         self._tell()

@@ -59,6 +59,10 @@ class Tree:
         self._roots[attempt] = (pid, start)
         self._inherited.add(attempt)
 
+    def main(self, attempt: str) -> int:
+        """The pid of its main process."""
+        return self._roots[attempt][0]
+
     def reaped(self, pid: int) -> str | None:
         """This child is gone; the attempt, if it was a main process."""
         self._orphans.pop(pid, None)
@@ -84,17 +88,21 @@ class Tree:
         return set(self._orphans.values()).intersection(attempts) if self._orphans else set()
 
     def members(self, attempts: Collection[str]) -> dict[str, list[Process]]:
-        """Every process of each of these attempts, by one walk over all processes of the machine."""
-        table = self._table.all()
-        roots = self._roots_among(attempts, table)
-        below = _by_parent(table)
-        found = {attempt: _with_descendants(roots.get(attempt, ()), below) for attempt in attempts}
+        """Every process of each of these attempts that still runs; remembered, for whoever leaves its parents."""
+        found = self.walk(attempts)
         for attempt, members in found.items():
             for process in members:
                 # Remembered while its parents still show whose it is: it may leave them before we look again.
                 self._seen[process.pid, process.start] = attempt
                 self._sessions.setdefault(process.session, attempt)
         return {attempt: [one for one in members if not one.zombie] for attempt, members in found.items()}
+
+    def walk(self, attempts: Collection[str]) -> dict[str, list[Process]]:
+        """The same with those that are gone and not reaped, by one walk over all processes of the machine."""
+        table = self._table.all()
+        roots = self._roots_among(attempts, table)
+        below = _by_parent(table)
+        return {attempt: _with_descendants(roots.get(attempt, ()), below) for attempt in attempts}
 
     def signal(self, attempts: Collection[str], *numbers: int) -> set[str]:
         """Signal every process of these attempts once; which of them had any."""

@@ -30,11 +30,13 @@ from ostler.core.events import (
     WorkerLeft,
 )
 from ostler.core.fleet import Fleet
+from ostler.core.learning.kinds import kind_of
 from ostler.core.persist import restore, take_changes
-from ostler.core.place import settle, settled
+from ostler.core.placing.place import settle, settled
 from ostler.core.step import step
 from ostler.domain import states
 from ostler.domain.job import JobSpec
+from ostler.domain.scheduling import Scheduling
 from ostler.domain.worker import Capabilities
 from ostler.ledger.base import Ledger
 from ostler.ledger.memory import MemoryLedger
@@ -50,6 +52,8 @@ ANSWERED_WITHIN_S = 30.0
 CUTS_OF_PULLERS = 10.0
 """They are cut off for longer than a connection is, and less often."""
 CUT_OFF_MOST_S = 1200.0
+HOLD_AFTER_S = (0.0, 20.0, 200.0, 600.0)
+"""How long a job waits for a hold: each seed has its own."""
 
 
 class Violation(AssertionError):
@@ -73,6 +77,7 @@ class World:
         self.failure_rate = 0.1
         self.check_every = 1
         self.acknowledged: set[str] = set()
+        self.policy = Scheduling(hold_after_s=random.Random(f"policy {seed}").choice(HOLD_AFTER_S))
         self.ledger: Ledger = MemoryLedger()
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
@@ -122,7 +127,9 @@ class World:
     # The hub: inbox → step each → place → commit → perform, and a crash at any point between
 
     def _load(self) -> Fleet:
-        return restore(self.ledger.load(), lambda: f"{self.rng.getrandbits(64):016x}", self.now, EPOCH)
+        fleet = restore(self.ledger.load(), lambda: f"{self.rng.getrandbits(64):016x}", self.now, EPOCH)
+        fleet.policy = self.policy
+        return fleet
 
     def hear(self, event: Event) -> None:
         if not self.hub_up:
@@ -320,6 +327,7 @@ class World:
             terms=spec.terms(),
             size=spec.size(),
             depends_on=spec.depends_on,
+            kind=kind_of(spec),
         )
         self._ref += 1
         self.hear(JobsSubmitted(ref=self._ref, jobs=[new]))

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from ostler.domain.worker import ActiveTask, Capabilities, Slots
+from ostler.domain.worker import ActiveTask, Capabilities, Mib, Slots
 
 MAX_FRAME_BYTES = 1024 * 1024
 CLOSE_TOO_LARGE = 1009
@@ -19,6 +19,7 @@ MAX_METRICS = 64
 MAX_METRIC_NAME = 128
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**32)]
 
 
@@ -74,6 +75,12 @@ class JobResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     metrics: dict[str, float] = {}
     """The last value of each number that the task told about itself."""
     checkpoint_id: str = ""
+    run_s: Seconds = 0.0
+    """How long its processes ran; 0: not known, and so with the peaks."""
+    peak_memory_mib: Mib = 0
+    peak_vram_mib: Mib = 0
+    lacked: str = ""
+    """`vram` or `memory`: what it ran out of and died."""
 
 
 class ServiceHealth(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -110,6 +117,8 @@ class JobAssign(msgspec.Struct, kw_only=True, omit_defaults=True):
     remaining_time: int
     """Nanoseconds; 0: without end."""
     devices: list[int] = []
+    whole: bool | None = None
+    """Whether the devices are its own, not a share of one; None: as the spec's gpu_count says."""
     index: int | None = None
     rank: int | None = None
     """Of a gang's member; `peers` are all of them, in order of rank."""
@@ -129,11 +138,15 @@ class PrewarmHint(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RelayRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Somebody calls a service that runs there: open `GET /v1/ws/relay/{relay_id}` and join it to the task's port."""
+    """Somebody calls a service that runs there: open `GET /v1/ws/relay/{relay_id}` and join it to the task's port. With
+    `port`, open `GET /tunnel/{relay_id}` there instead: on that port of the hub's machine, or below `url`. Why that
+    cannot be is told by the close of the former."""
 
     relay_id: str
     task_id: str
     attempt: str = ""
+    port: int = 0
+    url: str = ""
 
 
 class NoWork(msgspec.Struct, kw_only=True, omit_defaults=True):

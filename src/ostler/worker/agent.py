@@ -241,8 +241,11 @@ class Agent:
 
     async def watch_gpus(self) -> None:
         """For ever, where there is anything to see."""
-        await self._gpus.watch(lambda usages: self.post(DevicesSeen(usages)))
+        await self._gpus.watch(lambda usages: self.post(DevicesSeen(usages)), self._holds_devices)
         await asyncio.Event().wait()
+
+    def _holds_devices(self) -> bool:
+        return any(hold.facts.devices for hold in self._state.held.values())
 
     async def close(self) -> None:
         for timer in self._timers:
@@ -266,7 +269,8 @@ class Agent:
                 await self._perform(effect)
 
     def _beat(self) -> None:
-        self.post(BeatDue())
+        self.post(BeatDue(dict(self._runtime.peaks())))
+        self._outcomes.look_for_kills()
         self._later(self._place.heartbeat_s, self._beat)
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from ostler.worker.credentials import Credentials
+from ostler.worker.tunnel import Side, beside, open_tunnel
 
 UPLOADS_AT_ONCE = 8
 FILES_AT_ONCE = 4
@@ -150,6 +151,10 @@ class HubApi:
             raise Declined(f"the hub answered {error.status}") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
+
+    async def open_tunnel(self, port: int, url: str, key: str) -> Side:
+        """The gateway's end of a connection to a model, on the machine by whose name this one knows the hub."""
+        return await open_tunnel(url or beside(self._hub, port), key, self._credentials.headers())
 
     async def _put_file(self, path: str, file: Path, moved: Moved, start: int = 0) -> Answer:
         """From `start` on. Takes as long as it takes, but no piece of it may take long."""

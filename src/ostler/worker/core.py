@@ -4,6 +4,8 @@ An attempt is in exactly one of three places: `held` (it runs, or is about to), 
 it left is on its way to the hub) or `results` (kept, and sent again, until the hub has acknowledged it).
 """
 
+from collections.abc import Mapping
+
 from ostler.domain import states
 from ostler.runtime.base import Ended
 from ostler.wire.messages import Heartbeat, JobAccepted, JobResult, Protocol, ReadyForWork, Register, ServiceHealth
@@ -69,7 +71,7 @@ def step(state: State, event: Event, now: float) -> list[Effect]:
         case Launched() | DevicesReleased() | DevicesSeen():
             return _about_devices(state, event, now)
         case BeatDue():
-            return _beat(state, now)
+            return _beat(state, event.peaks, now)
         case Misassigned():
             return _misassigned(state, event)
         case LaunchFailed():
@@ -144,7 +146,10 @@ def _connected(state: State, now: float) -> list[Effect]:
     return effects + [health for hold in state.held.values() for health in _health(state, hold)]
 
 
-def _beat(state: State, now: float) -> list[Effect]:
+def _beat(state: State, peaks: Mapping[str, int], now: float) -> list[Effect]:
+    for attempt, mib in peaks.items():
+        if attempt in state.held:
+            state.held[attempt].peak_memory_mib = mib
     if not state.connected:
         return []
     effects = _say_hello(state, now)
@@ -276,7 +281,10 @@ def _process_ended(state: State, end: Ended) -> list[Effect]:
     hold = state.held.pop(end.attempt, None)
     if hold is None:
         return []
-    return endings.begin(state, outcome(end, hold.cancelled), hold.facts, hold.checkpoint)
+    result = outcome(end, hold.cancelled)
+    result.peak_memory_mib = max(result.peak_memory_mib, hold.peak_memory_mib)
+    result.peak_vram_mib = hold.peak_vram_mib
+    return endings.begin(state, result, hold.facts, hold.checkpoint)
 
 
 # GPUs: a task's are free when it has left them as they were
@@ -291,6 +299,9 @@ def _about_devices(state: State, event: Launched | DevicesReleased | DevicesSeen
             return _released(state, event, now)
         case DevicesSeen():
             state.outside = devices.outside(event.usages, _on_devices(state))
+            for hold in state.held.values():
+                seen = devices.held_by(event.usages, hold.attempt, hold.facts.devices, hold.facts.baseline_mib)
+                hold.peak_vram_mib = max(hold.peak_vram_mib, seen)
             before = state.quarantine
             state.quarantine = devices.still_quarantined(event.usages, before)
             return _say_hello(state, now) if state.quarantine != before else []

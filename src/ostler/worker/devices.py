@@ -83,6 +83,18 @@ def outside(usages: Iterable[DeviceUsage], held: Mapping[int, Collection[str]]) 
     return found
 
 
+def held_by(usages: Iterable[DeviceUsage], attempt: str, indices: Collection[int], before: Mapping[int, int]) -> int:
+    """What an attempt holds on these devices, in MiB: its processes' memory, or, on a device that it has for itself
+    and whose processes cannot be told apart, all that was not there before it."""
+    total = 0
+    for one in usages:
+        if one.index in indices:
+            told = sum(process.mib for process in one.processes if process.attempt == attempt)
+            grown = max(0, _own_mib(one, attempt) - before[one.index]) if one.index in before else 0
+            total += max(told, grown)
+    return total
+
+
 def offered(
     capabilities: Capabilities, outside: Mapping[int, Outside], quarantine: Mapping[int, Quarantine]
 ) -> list[DeviceInfo]:

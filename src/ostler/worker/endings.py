@@ -16,9 +16,10 @@ from ostler.worker.events import (
     OutcomeCollected,
     Send,
 )
+from ostler.worker.lacking import KILLED
 from ostler.worker.orders import Facts
 from ostler.worker.state import Ending, Kept, State
-from ostler.worker.verdict import with_last_line
+from ostler.worker.verdict import with_lacked, with_last_line
 
 COLLECT_TRIES = 5
 OUTPUT_TRIES = 30
@@ -51,6 +52,7 @@ def collect(ending: Ending) -> Effect:
         attempt=result.attempt,
         call=ending.call,
         succeeded=result.state == states.SUCCEEDED,
+        killed=result.exit_code == KILLED and result.state == states.FAILED,
         outputs=ending.outputs,
         after_s=min(float(ending.tries), LONGEST_PAUSE_S),
     )
@@ -80,7 +82,10 @@ def _complete(ending: Ending, event: OutcomeCollected) -> None:
     if result.state != states.SUCCEEDED:
         result.checkpoint_id = event.checkpoint_id or ending.checkpoint
         if result.state == states.FAILED:
-            result.error = event.said or with_last_line(result, event.last_line)
+            result.lacked = event.lacked
+            result.error = (
+                event.said or with_lacked(result, event.lacked_line) or with_last_line(result, event.last_line)
+            )
         return
     result.artifact_id = event.artifact_id
     error = event.error or (event.lacking and f"its {event.lacking} could not be brought to the hub")

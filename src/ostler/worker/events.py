@@ -1,5 +1,7 @@
 """What happens to a worker, and what it does about it. Plain data, both."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from ostler.domain.worker import Capabilities
@@ -106,6 +108,9 @@ class OutcomeCollected(msgspec.Struct, kw_only=True):
     """Of its log."""
     error: str = ""
     """Why its value or its outputs cannot be handed over at all."""
+    lacked: str = ""
+    """`vram` or `memory`: what it ran out of, and how that was seen."""
+    lacked_line: str = ""
     said: str = ""
     """What went wrong beside the command itself: its prolog, or its epilog."""
     unreachable: bool = False
@@ -132,7 +137,8 @@ class ServiceProbed(msgspec.Struct, kw_only=True):
 
 
 class BeatDue(msgspec.Struct):
-    pass
+    peaks: Mapping[str, int] = {}
+    """How much memory what runs has taken at most, in MiB."""
 
 
 class OfferChanged(msgspec.Struct):
@@ -214,6 +220,8 @@ class CollectOutcome(msgspec.Struct, kw_only=True):
     """A function's value is looked for."""
     succeeded: bool = True
     """Then its outputs are packed; if not, the next attempt may begin from its checkpoint."""
+    killed: bool = False
+    """By SIGKILL, and not by us: it may have been the kernel, for want of memory."""
     outputs: tuple[str, ...] = ()
     """Paths in its working directory that are outputs, too."""
     after_s: float = 0.0

@@ -16,6 +16,7 @@ from ostler.worker import devices
 
 READ_S = 5.0
 EVERY_S = 20.0
+BUSY_EVERY_S = 1.0
 RELEASE_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 0.5
 GIVEN_UP_S = 60.0
@@ -122,13 +123,17 @@ class Gpus:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    async def watch(self, tell: Callable[[list[DeviceUsage]], None], every_s: float = EVERY_S) -> None:
-        """For ever, where there is anything to see."""
+    async def watch(self, tell: Callable[[list[DeviceUsage]], None], in_use: Callable[[], bool]) -> None:
+        """For ever, where there is anything to see: often while tasks hold devices, for their peaks."""
+        told_at = -EVERY_S
         while self.can_see:
-            usages = await self._reader.read()
-            if usages is not None:
-                tell(usages)
-            await asyncio.sleep(every_s)
+            now = asyncio.get_running_loop().time()
+            if in_use() or now - told_at >= EVERY_S:
+                told_at = now
+                usages = await self._reader.read()
+                if usages is not None:
+                    tell(usages)
+            await asyncio.sleep(BUSY_EVERY_S)
 
     async def close(self) -> None:
         await self._reader.close()

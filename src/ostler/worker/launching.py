@@ -83,6 +83,7 @@ def make_launch(
         env=env,
         files=files,
         deadline_s=order.remaining_s,
+        stop=_filled(order.stop_command, python, facts.port, folders),
         lease_s=order.spec.lease_s(),
         warm=_warm_key(order, env) if _may_be_warm(order, facts) else "",
     )

@@ -9,7 +9,8 @@ from ostler.runtime.attempts import is_attempt_name
 from ostler.wire.messages import JobAssign, Peer
 
 PORT = "ostler.port"
-"""The key in a spec's metadata under which a service says that it must have this port."""
+STOP = "ostler.stop"
+"""Keys in a spec's metadata: a service must have this port; its process is ended by this command."""
 _TASK_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}(\.[0-9]{1,9})?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -120,6 +121,12 @@ class Order(msgspec.Struct, kw_only=True):
         return port if isinstance(port, int) and 0 < port < 65_536 else 0
 
     @property
+    def stop_command(self) -> list[str]:
+        """What ends a model's server in its own way."""
+        command = self.spec.metadata.get(STOP) if self.spec.type == "model" else None
+        return [str(word) for word in command] if isinstance(command, list) else []
+
+    @property
     def job_id(self) -> str:
         """A job's id has no dot; an array's tasks are `<id>.<n>`."""
         return self.task_id.partition(".")[0]
@@ -147,7 +154,7 @@ def understand(message: JobAssign) -> Order:
         pool=spec.slot_pool or ("service" if service else "batch"),
         service=service,
         devices=tuple(message.devices),
-        whole=spec.gpu_count > 0,
+        whole=spec.gpu_count > 0 if message.whole is None else message.whole,
         call=payload is not None,
         outputs=tuple(spec.outputs),
         checks=spec.health_check if service else None,

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import hashlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ostler.runtime.attempts import OUT
 from ostler.worker.api import Declined, HubApi, Unreachable
 from ostler.worker.carrying import Carrier
 from ostler.worker.events import OUTPUTS, VALUE, CollectOutcome, OutcomeCollected
+from ostler.worker.lacking import KernelKills, lacked
 from ostler.worker.logs import Logs
 from ostler.worker.outputs import is_empty, pack_outputs
 from ostler.worker.stoppable import in_thread
@@ -37,6 +39,7 @@ class Outcomes:
         self._carrier = carrier
         self._traffic = traffic
         self._packing = asyncio.Semaphore(PACKED_AT_ONCE)
+        self._kills = KernelKills()
         self._uploads: dict[str, Upload] = {}
         """Outputs that are packed, by attempt, until the hub has acknowledged its result."""
 
@@ -48,6 +51,7 @@ class Outcomes:
         if not wanted.succeeded and not self._carrier.has_nothing(attempt):
             return None
         found = OutcomeCollected(attempt=attempt)
+        self._see_what_it_lacked(found, wanted, b"")
         size = self._size(attempt) if wanted.call else 0
         if size > MAX_INLINE_BYTES:
             return None
@@ -68,6 +72,7 @@ class Outcomes:
             said=_said(folder),
             unreachable=not logged,
         )
+        self._see_what_it_lacked(found, wanted, told.log)
         if wanted.call:
             await self._bring_value(found)
         if not wanted.succeeded:
@@ -75,6 +80,14 @@ class Outcomes:
         elif not found.error and not found.lacking:
             await self._bring_outputs(found, wanted.outputs)
         return found
+
+    def look_for_kills(self) -> bool:
+        """Now and then, so that what the kernel did long ago is not taken for the end of a task."""
+        return self._kills.look(time.monotonic())
+
+    def _see_what_it_lacked(self, found: OutcomeCollected, wanted: CollectOutcome, log: bytes) -> None:
+        if not wanted.succeeded:
+            found.lacked, found.lacked_line = lacked(log, wanted.killed and self.look_for_kills())
 
     def forget(self, attempt: str) -> None:
         """Its result is with the hub."""

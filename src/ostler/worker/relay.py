@@ -1,10 +1,12 @@
-"""Calls of services from afar: each is a WebSocket to the hub, joined to the service's own port on this machine."""
+"""Calls of services from afar: each is a WebSocket to the hub, joined to the service's own port on this machine. To a
+model it is a tunnel to the gateway."""
 
 import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 import aiohttp
 from aiohttp import WSMsgType
@@ -12,15 +14,20 @@ from aiohttp import WSMsgType
 from ostler.wire.messages import RelayRequest
 from ostler.worker.api import Declined, HubApi, Unreachable
 from ostler.worker.services import HOST
+from ostler.worker.tunnel import NotOpened, Side
+from ostler.worker.tunnel import join as join_sides
 
 AT_ONCE = 256
 CLOSE_NOT_THERE = 4404
+CLOSE_NO_TUNNEL = 4502
 CLOSE_TOO_MANY = 4429
 CONNECT_S = 5.0
 FLUSH_S = 10.0
 PIECE = 64 * 1024
 MAX_REASON_BYTES = 120
 _RELAY_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+
+T = TypeVar("T")
 
 _log = logging.getLogger("ostler.worker")
 
@@ -47,7 +54,8 @@ class Relays:
             _log.warning("the hub asked for a relay with an id that cannot be one: %.80r", wanted.relay_id)
             return
         is_one_too_many = len(self._open) >= self._at_once
-        task = asyncio.get_running_loop().create_task(self._serve(wanted, is_one_too_many))
+        serve = self._serve_tunnel if wanted.port else self._serve
+        task = asyncio.get_running_loop().create_task(serve(wanted, is_one_too_many))
         self._open.add(task)
         task.add_done_callback(self._done)
 
@@ -63,34 +71,69 @@ class Relays:
             _log.error("a bug: a relay failed", exc_info=error)
 
     async def _serve(self, wanted: RelayRequest, is_one_too_many: bool) -> None:
-        try:
-            hub = await self._api.open_relay(wanted.relay_id)
-        except (Unreachable, Declined) as error:
-            # The caller has gone, or the hub has; either way nobody is left to be told.
-            _log.info("relay %s was not opened: %s", wanted.relay_id, error)
+        hub = await self._open_relay(wanted)
+        if hub is None:
             return
         try:
-            if is_one_too_many:
-                raise Refused(CLOSE_TOO_MANY, f"this worker relays {self._at_once} connections already")
-            reader, writer = await self._connect(wanted)
+            self._check(is_one_too_many)
+            connect = lambda port: asyncio.open_connection(HOST, port, limit=PIECE)  # noqa: E731
+            reader, writer = await self._connect(wanted, connect)
             await join(hub, reader, writer)
         except Refused as refusal:
-            await hub.close(code=refusal.code, message=str(refusal).encode()[:MAX_REASON_BYTES])
+            await _say(hub, refusal)
         finally:
             await hub.close()
 
-    async def _connect(self, wanted: RelayRequest) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def _open_relay(self, wanted: RelayRequest) -> aiohttp.ClientWebSocketResponse | None:
+        try:
+            return await self._api.open_relay(wanted.relay_id)
+        except (Unreachable, Declined) as error:
+            # The caller has gone, or the hub has; either way nobody is left to be told.
+            _log.info("relay %s was not opened: %s", wanted.relay_id, error)
+            return None
+
+    async def _serve_tunnel(self, wanted: RelayRequest, is_one_too_many: bool) -> None:
+        """No byte of it passes the hub, which only hears why there is none."""
+        service = Side()
+        try:
+            self._check(is_one_too_many)
+            loop = asyncio.get_running_loop()
+            await self._connect(wanted, lambda port: loop.create_connection(lambda: service, HOST, port))
+            await join_sides(service, await self._open_tunnel(wanted))
+        except Refused as refusal:
+            _log.warning("a tunnel to %s was not opened: %s", wanted.task_id, refusal)
+            hub = await self._open_relay(wanted)
+            if hub is not None:
+                await _say(hub, refusal)
+        finally:
+            service.end()
+
+    async def _open_tunnel(self, wanted: RelayRequest) -> Side:
+        try:
+            return await self._api.open_tunnel(wanted.port, wanted.url, wanted.relay_id)
+        except NotOpened as error:
+            raise Refused(CLOSE_NO_TUNNEL, str(error)) from None
+
+    def _check(self, is_one_too_many: bool) -> None:
+        if is_one_too_many:
+            raise Refused(CLOSE_TOO_MANY, f"this worker relays {self._at_once} connections already")
+
+    async def _connect(self, wanted: RelayRequest, connect: Callable[[int], Coroutine[Any, Any, T]]) -> T:
         port = self._port_of(wanted.task_id, wanted.attempt)
         if not port:
             raise Refused(CLOSE_NOT_THERE, "this service does not run here")
         try:
-            return await asyncio.wait_for(asyncio.open_connection(HOST, port, limit=PIECE), CONNECT_S)
+            return await asyncio.wait_for(connect(port), CONNECT_S)
         except TimeoutError:
             raise Refused(CLOSE_NOT_THERE, f"the service did not accept a connection within {CONNECT_S:g} s") from None
         except ConnectionRefusedError:
             raise Refused(CLOSE_NOT_THERE, f"the service does not listen on its port {port}") from None
         except OSError as error:
             raise Refused(CLOSE_NOT_THERE, f"the service cannot be reached: {error}") from None
+
+
+async def _say(hub: aiohttp.ClientWebSocketResponse, refusal: Refused) -> None:
+    await hub.close(code=refusal.code, message=str(refusal).encode()[:MAX_REASON_BYTES])
 
 
 async def join(

@@ -27,6 +27,9 @@ class Hold(msgspec.Struct, kw_only=True):
     """A service that is being stopped because it no longer lives."""
     checkpoint: str = ""
     """The one that was brought to the hub last."""
+    peak_memory_mib: int = 0
+    peak_vram_mib: int = 0
+    """What it has taken at most, as far as was seen."""
 
 
 class Ending(msgspec.Struct, kw_only=True):
@@ -93,6 +96,8 @@ class State(msgspec.Struct, kw_only=True):
                 attempt=hold.attempt,
                 started_at=rfc3339(hold.started_at),
                 checkpoint=hold.checkpoint,
+                peak_memory_mib=hold.peak_memory_mib,
+                peak_vram_mib=hold.peak_vram_mib,
             )
             for hold in self.held.values()
         ]

@@ -16,6 +16,7 @@ from ostler.runtime.attempts import LOG, OUT
 METRICS = "metrics.jsonl"
 METRICS_BYTES = 16 * 1024 * 1024
 LOG_BYTES = 256 * 1024
+TAIL_BYTES = 16 * 1024
 SHORT_BYTES = 16 * 1024
 LINE_BYTES = 64 * 1024
 MAX_NAMES, MAX_NAME_CHARACTERS = 64, 128
@@ -26,6 +27,8 @@ _ESCAPES = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|.)
 class Told(msgspec.Struct, kw_only=True):
     metrics: dict[str, float] = {}
     last_line: str = ""
+    log: bytes = b""
+    """Its end."""
 
 
 def is_short(folder: Path) -> bool:
@@ -41,7 +44,7 @@ def read_told(folder: Path) -> Told:
     for name, value in printed.items():
         if len(metrics) < MAX_NAMES:
             metrics.setdefault(name, value)
-    return Told(metrics=metrics, last_line=last_line(log))
+    return Told(metrics=metrics, last_line=last_line(log), log=log[-TAIL_BYTES:])
 
 
 def _last_values(lines: Iterable[bytes]) -> dict[str, float]:

@@ -16,6 +16,7 @@ BY_LIVENESS = "liveness failed: "
 BY_LEASE = "lost contact"
 """The runtime's own, for a task that must never run twice at once."""
 NOT_STARTED = (126, 127)
+MAX_ERROR_CHARACTERS = 400
 
 
 def outcome(end: Ended, cancelled: str | None = None) -> JobResult:
@@ -29,6 +30,8 @@ def outcome(end: Ended, cancelled: str | None = None) -> JobResult:
         error=error,
         fault=fault,
         result=end.result,
+        run_s=end.ran_s,
+        peak_memory_mib=end.peak_memory_mib,
     )
 
 
@@ -58,6 +61,12 @@ def with_last_line(result: JobResult, line: str) -> str:
     """An exit code that says nothing more by itself is told with what the task said last."""
     plain = f"exit code {result.exit_code}"
     return f"{plain}: {line}" if line and result.error == plain else result.error
+
+
+def with_lacked(result: JobResult, line: str) -> str:
+    """Of one that ran out of something: what, and how it said so."""
+    name = {"vram": "GPU memory", "memory": "memory"}.get(result.lacked)
+    return f"out of {name} (exit code {result.exit_code}): {line}"[:MAX_ERROR_CHARACTERS] if name else ""
 
 
 def exit_text(exit_code: int) -> str:

@@ -142,6 +142,7 @@ def test_a_wrong_model_is_told(text: str, where: str, what: str) -> None:
         ),
         ("groups.g.members = ['a', 'a']", "gateway.groups.g.members", "'a' is a member of 'g' already"),
         ("api_keys = 'sk'", "gateway.api_keys", "must be a list"),
+        ("url = 'models.example'", "gateway.url", "'models.example' is not a URL"),
         ("api_keys = [3]", "gateway.api_keys[0]", "must be a table, not 3"),
         ("api_keys = ['']", "gateway.api_keys[0].key", "must not be empty"),
         ("api_keys = [{ user = 'u' }]", "gateway.api_keys[0]", "has neither `key` nor `key_env`"),
@@ -233,14 +234,17 @@ def test_no_value_of_any_key_is_more_than_a_mistake(keys: dict[str, object], val
 
 def test_the_hubs_file_names_itself_and_all_mistakes(tmp_path: Path) -> None:
     path = tmp_path / "ostler.toml"
-    path.write_text("[models.m]\ncmd = 's'\nttl = 'soon'\nvram = 'x'\n")
+    path.write_text("[models.m]\ncmd = 's'\nttl = 'soon'\nvram = 'x'\n[models.'n.5']\naliases = ['a', 3]\ncmd = 's'\n")
     with pytest.raises(BadInput) as error:
         hub_settings.load(path)
     lines = str(error.value).splitlines()
-    assert lines[0] == f"{path}:"
-    assert [line.split(":")[0] for line in lines[1:]] == ["models.m.ttl", "models.m.vram"]
+    assert [line.split(": ")[:2] for line in lines] == [
+        [f"{path}:3", "models.m.ttl"],
+        [f"{path}:4", "models.m.vram"],
+        [f"{path}:6", 'models."n.5".aliases[1]'],
+    ]
     path.write_text("[models]\nm = 3\n")
-    with pytest.raises(BadInput, match=r"ostler.toml: models.m: must be a table, not 3"):
+    with pytest.raises(BadInput, match=r"ostler.toml:2: models.m: must be a table, not 3"):
         hub_settings.load(path)
 
 

@@ -52,19 +52,24 @@ def test_the_sample_here_has_every_key() -> None:
 def test_a_model_is_a_job_with_all_that_its_process_needs() -> None:
     spec = model(FULL).spec("job-1")
     assert decode_spec(msgspec.json.encode(spec)) == spec, "the hub would take it"
+    assert spec.terms().stop_s == 30.0
     assert msgspec.to_builtins(spec) == {
         "id": "job-1",
         "name": "m",
         "type": "model",
         "user_id": "gateway",
         "gpu_count": 2,
-        "min_vram_gb": 16.0,
+        "min_vram_gb": 32.0,
         "min_memory_gb": 32.0,
         "min_cpu_cores": 1.5,
         "command": ["server", "--port", "{port}"],
         "env": {"HOST": "m", "THREADS": "4"},
         "health_check": {"readiness": "/v1/models"},
-        "metadata": {"ostler.model": "m", "ostler.stop": ["stop", "--pid", "{pid}", "--port={port}"]},
+        "metadata": {
+            "ostler.model": "m",
+            "ostler.stop": ["stop", "--pid", "{pid}", "--port={port}"],
+            "ostler.stop_s": 30.0,
+        },
         "labels": ["zone = eu", "nvlink exists"],
         "max_attempts": 0,
     }
@@ -80,6 +85,7 @@ def test_the_rest_is_for_the_scheduler_and_the_relay() -> None:
         ttl_s=900.0,
         pinned=True,
         concurrency=4,
+        max_instances=3,
         queue_limit=0,
         priority=-3,
         load_s=12.5,

@@ -1,12 +1,12 @@
 """A gateway to try things on: the real schedulers with a clock, a few sizes for a ledger, and few words to say what
 happens. Every invariant is checked after every event."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
 from typing import Any, TypeVar
 
 from ostler.gateway.core.check import check
-from ostler.gateway.core.effects import Effect, Grant, Refuse, StartLoad, StopModels, Tell, Unloaded
+from ostler.gateway.core.effects import Effect, Grant, Refuse, StartLoad, StopProcesses, Tell, Unloaded
 from ostler.gateway.core.events import (
     CallerGone,
     ConfigChanged,
@@ -27,7 +27,7 @@ from ostler.gateway.core.fifo import Fifo
 from ostler.gateway.core.machine import Machine
 from ostler.gateway.core.models import Config, Group, Recipe, Sets
 from ostler.gateway.core.serial import Serial
-from ostler.gateway.core.state import LOADING, STOPPING
+from ostler.gateway.core.state import LOADING, STOPPING, Instance
 
 E = TypeVar("E")
 
@@ -39,13 +39,18 @@ class Sizes:
         self.room = room
         self.sizes = sizes or {}
         self.jobs = 0.0
-        self.holding: Callable[[], Iterable[str]] = list
+        self.holding: Callable[[], Mapping[int, str]] = dict
         self.asked = 0
+        self.is_known: Callable[[str], bool] = lambda model: True
 
-    def fits(self, target: str, gone: Collection[str], coming: Collection[str]) -> bool:
+    def fits(self, target: str, gone: Collection[int], coming: Mapping[int, str], beside: Collection[str] = ()) -> bool:
         self.asked += 1
-        staying = ({*self.holding(), *coming} - {*gone}) | {target}
-        return self.jobs + sum(self.sizes.get(model, 1.0) for model in staying) <= self.room
+        assert all(map(self.is_known, (target, *coming.values(), *beside))), (
+            "nobody knows the size of what is not there"
+        )
+        held = {**self.holding(), **coming}
+        staying = [model for load, model in held.items() if load not in gone]
+        return self.jobs + sum(self.sizes.get(model, 1.0) for model in (*staying, *beside, target)) <= self.room
 
 
 def recipes(names: Iterable[str], **each: dict[str, Any]) -> tuple[Recipe, ...]:
@@ -69,27 +74,33 @@ class Stand:
         self.capacity = Sizes(room, sizes)
         self.config = Config(models=recipes(names, **each), groups=tuple(groups), sets=sets or Sets(), quantum=quantum)
         self.machine: Machine = kind(self.config, self.capacity)
-        self.capacity.holding = lambda: self.machine.state.present
+        self.capacity.holding = lambda: {load: each.model for load, each in self.machine.state.present.items()}
+        self.capacity.is_known = lambda model: model in self.machine.state.catalogue.recipes
         self.now = 0.0
         self.heard: list[Effect] = []
         """The effects of the last event."""
         self.loads: list[tuple[str, list[str]]] = []
-        """Every load that was started, with what it evicted."""
+        """Every load that was started, with the models it evicted."""
         self.granted: list[int] = []
         self.refused: dict[int, Refuse] = {}
         self._ids = count(1)
+        self._models: dict[int, str] = {}
+        self._evicted: dict[int, list[int]] = {}
 
     def turn(self, event: Event) -> list[Effect]:
         self.heard = self.machine.step(event, self.now)
         for effect in self.heard:
             match effect:
                 case StartLoad():
-                    self.loads.append((effect.model, effect.evict))
+                    self._models[effect.load] = effect.model
+                    self._evicted[effect.load] = effect.evict
+                    self.loads.append((effect.model, sorted(self._models[load] for load in effect.evict)))
                 case Grant():
                     self.granted.append(effect.request)
                 case Refuse():
                     assert effect.request not in self.refused
                     self.refused[effect.request] = effect
+        self._models.update((load, each.model) for load, each in self.machine.state.present.items())
         check(self.machine, self.now, self.heard)
         return self.heard
 
@@ -111,6 +122,11 @@ class Stand:
             self.turn(RequestArrived(request, model))
         return request
 
+    def ask_for(self, user: str, model: str) -> int:
+        request = next(self._ids)
+        self.turn(RequestArrived(request, model, user=user))
+        return request
+
     def cancel(self, request: int) -> list[Effect]:
         return self.turn(RequestCancelled(request))
 
@@ -120,20 +136,28 @@ class Stand:
     # Processes
 
     def loaded(self, model: str, error: str = "", **more: Any) -> list[Effect]:
-        """The load of this model under way ends, those it evicts first."""
-        instance = self.machine.state.present[model]
-        assert instance.phase == LOADING, f"{model} is {instance.phase}"
-        said = [effect for name in self.evicted_for(model) for effect in self.stopped(name)]
-        said += self.turn(LoadDone(instance.load, error, **more))
+        """The oldest load of this model under way ends, those it evicts first."""
+        load = self.load(model, LOADING)
+        going = [old for old in self._evicted[load] if old in self.machine.state.present]
+        said = [effect for old in going for effect in self.turn(Stopped(old))]
+        said += self.turn(LoadDone(load, error, **more))
         self.heard = said
         return said
 
-    def evicted_for(self, model: str) -> list[str]:
-        evict = next(evict for name, evict in reversed(self.loads) if name == model)
-        return [name for name in evict if self.state(name) == STOPPING]
-
     def stopped(self, model: str, error: str = "", load: int = 0) -> list[Effect]:
-        return self.turn(Stopped(model, error, load))
+        """The process of this model that was to stop; else the one it has."""
+        there = {each.phase for each in self.machine.state.of(model)}
+        return self.turn(Stopped(load or self.load(model, STOPPING if STOPPING in there else ""), error))
+
+    def load(self, model: str, phase: str = "") -> int:
+        """The token of its first process, or its first in this phase."""
+        return self.all_loads(model, phase)[0]
+
+    def all_loads(self, model: str, phase: str = "") -> list[int]:
+        return [each.load for each in self.machine.state.of(model) if phase in ("", each.phase)]
+
+    def instance(self, model: str) -> Instance:
+        return self.machine.state.present[self.load(model)]
 
     def done(self, *requests: int) -> list[Effect]:
         said = [effect for request in requests for effect in self.turn(ServeDone(request))]
@@ -157,7 +181,10 @@ class Stand:
         return self.turn(UnloadAsked(list(models), ref=7))
 
     def yield_room(self, model: str) -> list[Effect]:
-        return self.turn(YieldAsked(model))
+        return self.turn(YieldAsked(self.load(model)))
+
+    def price(self, model: str) -> float | None:
+        return self.machine.price(self.load(model), self.now)
 
     def jobs_take(self, size: float) -> list[Effect]:
         self.capacity.jobs = size
@@ -179,8 +206,8 @@ class Stand:
     # What is seen
 
     def state(self, model: str) -> str:
-        instance = self.machine.state.present.get(model)
-        return instance.phase if instance is not None else ""
+        """Of each of its processes."""
+        return ", ".join(each.phase for each in self.machine.state.of(model))
 
     def states(self, models: str) -> list[str]:
         return [self.state(model) for model in models]
@@ -199,7 +226,7 @@ class Stand:
         return self.refused[request].code if request in self.refused else ""
 
     def stops(self) -> list[tuple[list[str], str]]:
-        return [(stop.models, stop.reason) for stop in self.of(StopModels)]
+        return [([self._models[load] for load in stop.loads], stop.reason) for stop in self.of(StopProcesses)]
 
     def told(self) -> list[tuple[int, int]]:
         return [(tell.request, tell.position) for tell in self.of(Tell)]

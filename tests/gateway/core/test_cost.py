@@ -73,6 +73,20 @@ def test_a_blocked_row_costs_the_same_however_long_it_is() -> None:
     assert short == long
 
 
+def test_one_more_in_the_row_of_a_model_that_cannot_grow_costs_the_same_however_long_the_row_is() -> None:
+    costs = set()
+    for queued in (30, 3000):
+        stand = Stand(Fifo, "a", room=1.0, a={"concurrency": 1, "max_instances": 2})
+        stand.ask("a")
+        stand.loaded("a")
+        for number in range(queued):
+            stand.machine.step(RequestArrived(1_000 + number, "a", user=f"user {number % 3}"), stand.now)
+        machine = stand.machine
+        assert "no room for another process" in machine.why(1_000, stand.now)
+        costs.add(calls(lambda machine=machine: machine.step(RequestArrived(9_999, "a", user="user 1"), 1.0)))
+    assert len(costs) == 1, costs
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_overtakings_are_counted_exactly(seed: int) -> None:
     rng = random.Random(seed)

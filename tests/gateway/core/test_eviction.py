@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import pytest
 from tests.gateway.core.stand import Stand
@@ -13,15 +13,19 @@ from ostler.gateway.core.models import Sets
 
 
 def candidates(**losses: float) -> list[Candidate]:
-    return [Candidate(model, loss, 0.0) for model, loss in losses.items()]
+    return [Candidate(ord(model), loss, 0.0, model) for model, loss in losses.items()]
 
 
-def needs(room: float, **sizes: float):
-    return lambda gone: sum(sizes[model] for model in gone) >= room
+def needs(room: float, **sizes: float) -> Callable[[Collection[int]], bool]:
+    return lambda gone: sum(sizes[chr(load)] for load in gone) >= room
+
+
+def chosen(found: list[int] | None) -> str | None:
+    return None if found is None else "".join(chr(load) for load in found)
 
 
 def test_nothing_is_displaced_where_there_is_room() -> None:
-    assert choose(candidates(a=0.0), lambda gone: True) == []
+    assert chosen(choose(candidates(a=0.0), lambda gone: True)) == ""
 
 
 def test_it_is_impossible_where_not_even_all_suffice() -> None:
@@ -30,34 +34,35 @@ def test_it_is_impossible_where_not_even_all_suffice() -> None:
 
 
 def test_the_least_loss_wins() -> None:
-    assert choose(candidates(a=3.0, b=1.0, c=2.0), needs(1, a=1, b=1, c=1)) == ["b"]
+    assert chosen(choose(candidates(a=3.0, b=1.0, c=2.0), needs(1, a=1, b=1, c=1))) == "b"
 
 
 def test_one_that_is_dear_may_be_cheaper_than_two_that_are_not() -> None:
-    assert choose(candidates(a=2.0, b=2.0, c=3.0), needs(2, a=1, b=1, c=2)) == ["c"]
-    assert choose(candidates(a=1.0, b=1.0, c=3.0), needs(2, a=1, b=1, c=2)) == ["a", "b"]
+    assert chosen(choose(candidates(a=2.0, b=2.0, c=3.0), needs(2, a=1, b=1, c=2))) == "c"
+    assert chosen(choose(candidates(a=1.0, b=1.0, c=3.0), needs(2, a=1, b=1, c=2))) == "ab"
 
 
 def test_ties_go_to_the_least_recently_used_and_then_by_name() -> None:
     enough = needs(1, a=1, b=1, c=1)
-    assert choose([Candidate("a", 1.0, 9.0), Candidate("b", 1.0, 5.0), Candidate("c", 1.0, 7.0)], enough) == ["b"]
-    assert choose([Candidate("c", 1.0, 5.0), Candidate("b", 1.0, 5.0)], enough) == ["b"]
+    used = [Candidate(ord(model), 1.0, at, model) for model, at in (("a", 9.0), ("b", 5.0), ("c", 7.0))]
+    assert chosen(choose(used, enough)) == "b"
+    assert chosen(choose([Candidate(98, 1.0, 5.0, "c"), Candidate(99, 1.0, 5.0, "b")], enough)) == "c"
 
 
 def test_no_more_is_displaced_than_needed_where_nothing_would_be_lost() -> None:
-    assert choose(candidates(a=0.0, b=0.0, c=0.0), needs(2, a=1, b=2, c=1)) == ["b"]
+    assert chosen(choose(candidates(a=0.0, b=0.0, c=0.0), needs(2, a=1, b=2, c=1))) == "b"
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_the_best_set_is_found_among_few_and_a_sufficient_one_without_spares_among_many(seed: int) -> None:
     rng = random.Random(seed)
     count = rng.choice((3, 6, 9, EXACT_UP_TO + 4))
-    names = [f"m{number:02d}" for number in range(count)]
+    names = range(count)
     losses = {name: rng.choice((0.0, 1.0, 2.5, 7.0)) for name in names}
     sizes = {name: rng.choice((1, 2, 4)) for name in names}
     room = rng.randint(1, sum(sizes.values()))
 
-    def suffices(gone: Collection[str]) -> bool:
+    def suffices(gone: Collection[int]) -> bool:
         return sum(sizes[name] for name in gone) >= room
 
     found = choose([Candidate(name, losses[name], rng.random()) for name in names], suffices)
@@ -97,7 +102,7 @@ def test_the_loss_is_what_a_reload_costs_times_the_chance_of_use() -> None:
     stand.ask("a")
     stand.wait(40.0)
     stand.loaded("a")
-    resident = stand.machine.state.present["a"]
+    resident = stand.instance("a")
     state = stand.machine.state
     resident.in_flight, before = 0, EXPECTED_LOSS.loss(state, resident, "b", stand.now)
     resident.in_flight = 1

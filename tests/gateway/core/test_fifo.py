@@ -27,7 +27,7 @@ def test_a_model_answers_to_its_aliases() -> None:
     stand = Stand(Fifo, a={"aliases": ("gpt-4",)})
     request = stand.ask("gpt-4")
     stand.loaded("a")
-    assert stand.of(Grant) == [Grant(request, "a")]
+    assert stand.of(Grant) == [Grant(request, stand.load("a"))]
 
 
 def test_over_the_queue_limit_a_request_is_refused_with_a_time_to_come_back() -> None:
@@ -137,6 +137,28 @@ def test_a_model_waits_for_the_load_and_the_service_of_the_one_it_would_evict() 
     stand.loaded("a")
     assert len(stand.loads) == 1
     stand.done(first)
+    assert stand.loads[-1] == ("b", ["a"])
+
+
+def test_a_load_that_would_evict_the_one_under_way_waits_for_it_and_the_other_way_round() -> None:
+    stand = Stand(Fifo, "ab", room=2.0, sizes={"a": 2.0, "b": 2.0})
+    first = stand.ask("a")
+    second = stand.ask("b")
+    third = stand.ask("a")
+    assert [model for model, _ in stand.loads] == ["a"] and "'a' is being loaded" in stand.why(second)
+    stand.loaded("a")
+    stand.done(first, third)
+    fourth = stand.ask("a")
+    assert stand.loads[-1] == ("b", ["a"]) and fourth not in stand.granted, "it is the victim of a load under way"
+
+
+def test_a_model_that_was_just_loaded_serves_those_it_was_loaded_for_before_it_gives_way() -> None:
+    stand = alone(quantum=0.0)
+    asked = [stand.ask("a"), stand.ask("a")]
+    stand.ask("b")
+    stand.loaded("a")
+    assert stand.granted == asked and len(stand.loads) == 1
+    stand.done(*asked)
     assert stand.loads[-1] == ("b", ["a"])
 
 
@@ -283,7 +305,7 @@ def test_a_cancel_after_the_grant_or_after_the_end_changes_nothing() -> None:
 def test_the_late_end_of_an_abandoned_load_changes_nothing() -> None:
     stand = Stand(Fifo)
     stand.ask("a")
-    old = stand.machine.state.present["a"].load
+    old = stand.load("a")
     stand.unload("a")
     stand.stopped("a")
     request = stand.ask("a")

@@ -4,7 +4,7 @@ import pytest
 from tests.gateway.core.stand import Sizes, Stand
 
 from ostler.domain.errors import BadInput
-from ostler.gateway.core.events import ConfigChanged, PreloadAsked
+from ostler.gateway.core.events import ConfigChanged, PreloadAsked, YieldAsked
 from ostler.gateway.core.fifo import Fifo
 from ostler.gateway.core.models import Catalogue, Config, Group, Recipe, Sets
 from ostler.gateway.core.scheduler import SCHEDULERS, make
@@ -117,7 +117,7 @@ def test_a_serving_model_takes_no_new_requests_and_yields_when_its_last_has_ende
 def test_a_pinned_model_does_not_yield_nor_does_one_that_is_being_loaded_for_somebody() -> None:
     stand = Stand(Fifo, a={"pinned": True})
     stand.make_ready("a")
-    assert stand.yield_room("a") == [] and stand.yield_room("nobody") == []
+    assert stand.yield_room("a") == [] and stand.turn(YieldAsked(99)) == []
     leaves = stand.ask("b")
     assert stand.yield_room("b") == []
     stand.cancel(leaves)
@@ -137,11 +137,11 @@ def test_a_request_waits_for_the_jobs_and_goes_on_when_there_is_room() -> None:
 def test_the_price_of_an_idle_models_room_is_what_its_loss_would_cost() -> None:
     stand = Stand(Fifo, b={"pinned": True})
     stand.make_ready("a", "b")
-    price = stand.machine.price("a", stand.now)
+    price = stand.price("a")
     assert price is not None and 0.0 < price < 10.0
-    assert stand.machine.price("b", stand.now) is None and stand.machine.price("c", stand.now) is None
+    assert stand.price("b") is None and stand.machine.price(99, stand.now) is None
     stand.ask("a")
-    assert stand.machine.price("a", stand.now) is None
+    assert stand.price("a") is None
 
 
 # The configuration

@@ -71,7 +71,7 @@ def test_what_went_through_a_gate_and_failed_is_tried_once_more_and_not_twice() 
 def test_word_of_another_process_than_the_present_one_changes_nothing() -> None:
     stand = Stand(Fifo)
     stand.make_ready("a")
-    old = stand.machine.state.present["a"].load
+    old = stand.load("a")
     stand.unload("a")
     stand.stopped("a", load=old)
     stand.make_ready("a")
@@ -165,7 +165,7 @@ def test_lost_room_is_nobodys_failure_and_is_looked_for_again() -> None:
 def test_a_process_that_ends_while_it_is_loaded_is_a_failed_load() -> None:
     stand = Stand(Fifo)
     request = stand.ask("a")
-    stand.stopped("a", "exit code 1", load=stand.machine.state.present["a"].load)
+    stand.stopped("a", "exit code 1", load=stand.load("a"))
     assert stand.refused[request].status == 502
 
 
@@ -245,8 +245,14 @@ def test_a_process_that_is_found_running_serves_without_a_load() -> None:
     stand = Stand(Fifo)
     stand.turn(ModelFound("a", load=-1))
     assert stand.ask("a") in stand.granted and stand.loads == []
-    stand.turn(ModelFound("a"))
-    assert stand.state("a") == "ready"
+    assert stand.turn(ModelFound("a", load=-1)) == [], "it is known"
+
+
+def test_a_process_that_is_found_beside_as_many_as_may_be_is_stopped() -> None:
+    stand = Stand(Fifo)
+    stand.turn(ModelFound("a", load=-1))
+    stand.turn(ModelFound("a", load=-2))
+    assert stand.stops() == [(["a"], "surplus")] and stand.all_loads("a", "ready") == [-1]
 
 
 def test_a_process_that_is_found_with_an_old_recipe_is_stopped() -> None:
@@ -260,6 +266,6 @@ def test_a_process_that_is_found_with_an_old_recipe_is_stopped() -> None:
 def test_a_second_end_of_a_load_changes_nothing() -> None:
     stand = Stand(Fifo)
     stand.ask("a")
-    load = stand.machine.state.present["a"].load
+    load = stand.load("a")
     stand.loaded("a")
     assert stand.turn(LoadDone(load)) == [] and stand.turn(LoadDone(load, "no")) == []

@@ -6,6 +6,8 @@ from tests.gateway.core.stand import Stand
 from ostler.gateway.core.events import LoadDone, ModelFound, PreloadAsked
 from ostler.gateway.core.serial import Serial
 
+# 1: ready, and nothing else is running
+
 
 def test_a_ready_model_with_nothing_else_running_serves_at_once() -> None:
     stand = Stand(Serial)
@@ -13,6 +15,9 @@ def test_a_ready_model_with_nothing_else_running_serves_at_once() -> None:
     request = stand.ask("a")
     assert stand.grants() == [request]
     assert stand.loads == [("a", [])]
+
+
+# 2: cold
 
 
 def test_a_cold_model_is_loaded_before_its_request_is_served() -> None:
@@ -23,11 +28,17 @@ def test_a_cold_model_is_loaded_before_its_request_is_served() -> None:
     assert stand.grants() == [request]
 
 
+# 3: unknown
+
+
 def test_an_unknown_model_is_refused_at_once_and_nothing_is_loaded() -> None:
     stand = Stand(Serial)
     request = stand.ask("nobody")
     assert stand.code(request) == "model_not_found" and stand.refused[request].status == 404
     assert stand.loads == []
+
+
+# 4: one model in memory
 
 
 def test_every_other_model_that_is_not_stopped_is_evicted_before_a_load() -> None:
@@ -37,7 +48,7 @@ def test_every_other_model_that_is_not_stopped_is_evicted_before_a_load() -> Non
     first = stand.ask("b")
     assert stand.loads[-1] == ("b", ["c"]), "it is being stopped and not yet gone"
     stand.ask("a")
-    stand.turn(LoadDone(stand.machine.state.present["b"].load))
+    stand.turn(LoadDone(stand.load("b")))
     stand.done(first)
     assert stand.loads[-1] == ("a", ["b", "c"])
     stand.loaded("a")
@@ -51,6 +62,9 @@ def test_what_is_found_running_beside_the_model_that_serves_is_stopped() -> None
     assert stand.grants() == [request], "what runs already needs no load"
     stand.turn(ModelFound("b"))
     assert stand.stops() == [(["b"], "evicted")]
+
+
+# 5: one request at a time
 
 
 def test_while_one_request_is_served_the_next_waits_even_for_the_same_model() -> None:
@@ -74,6 +88,9 @@ def test_the_next_model_is_loaded_only_when_the_request_before_it_has_ended() ->
     assert stand.loads == [("a", []), ("b", ["a"])]
 
 
+# 6: the exact order of arrival
+
+
 def test_requests_are_never_reordered_or_batched() -> None:
     stand = Stand(Serial)
     asked = [stand.ask(model) for model in "abca"]
@@ -92,6 +109,9 @@ def test_groups_sets_and_priorities_are_ignored() -> None:
     assert stand.loads[-1] == ("b", ["a"]), "pinned or not: one model in memory"
     stand.loaded("b")
     assert stand.granted == [first, second]
+
+
+# 7: loads that fail and callers who leave
 
 
 def test_a_failed_load_fails_its_caller_and_the_queue_goes_on() -> None:
@@ -149,6 +169,9 @@ def test_a_load_whose_caller_left_is_finished_when_nobody_else_waits() -> None:
     assert stand.granted == [request]
 
 
+# 8: unloading
+
+
 def test_unloading_a_model_that_is_being_loaded_refuses_its_caller_and_the_queue_goes_on() -> None:
     stand = Stand(Serial)
     lost, also_lost, other = stand.ask("a"), stand.ask("a"), stand.ask("b")
@@ -176,6 +199,17 @@ def test_unloading_the_model_that_serves_stops_it_and_the_queue_waits_for_the_re
     assert stand.granted == [first, other]
 
 
+def test_queued_requests_for_an_unloaded_model_get_an_error_and_those_for_others_go_on() -> None:
+    stand = Stand(Serial)
+    serving, dropped, other = stand.ask("a"), stand.ask("b"), stand.ask("c")
+    stand.loaded("a")
+    stand.unload("b")
+    assert stand.code(dropped) == "unloaded" and stand.answered() == [7]
+    stand.done(serving)
+    stand.loaded("c")
+    assert stand.granted == [serving, other]
+
+
 def test_a_model_that_is_being_stopped_is_loaded_again_only_when_it_is_gone() -> None:
     stand = Stand(Serial)
     stand.make_ready("a")
@@ -186,13 +220,18 @@ def test_a_model_that_is_being_stopped_is_loaded_again_only_when_it_is_gone() ->
     assert len(stand.loads) == 2
 
 
+# 9: shutting down
+
+
 def test_shutdown_refuses_the_loading_request_and_all_queued_ones() -> None:
     stand = Stand(Serial)
     asked = [stand.ask(model) for model in "abc"]
     stand.shut_down()
     assert {stand.code(request) for request in asked} == {"shutting_down"}
     assert (["a"], "shutdown") in stand.stops()
-    assert not stand.machine.state.requests
+    assert not stand.machine.state.requests and stand.machine.places(stand.now) == []
+    stand.stopped("a")
+    assert [model for model, _ in stand.loads] == ["a"], "nothing is loaded any more"
     late = stand.ask("a")
     assert stand.refused[late].status == 503
 
@@ -207,10 +246,13 @@ def test_shutdown_lets_the_request_end_that_is_being_served() -> None:
     assert stand.stops() == [(["a"], "shutdown")]
 
 
+# 10: a load is known by its token
+
+
 def test_the_late_end_of_an_abandoned_load_changes_nothing() -> None:
     stand = Stand(Serial)
     stand.ask("a")
-    abandoned = stand.machine.state.present["a"].load
+    abandoned = stand.load("a")
     stand.unload("a")
     stand.stopped("a")
     request = stand.ask("a")
@@ -219,6 +261,9 @@ def test_the_late_end_of_an_abandoned_load_changes_nothing() -> None:
     assert stand.state("a") == "loading" and stand.granted == []
     stand.loaded("a")
     assert stand.granted == [request]
+
+
+# What the rules leave open
 
 
 def test_a_request_waits_for_jobs_to_leave_room_and_none_of_them_is_killed() -> None:

@@ -1,4 +1,4 @@
-"""The bound of `fifo`: a resident keeps its turn, and then it yields."""
+"""Rule 7 of `fifo`, its bound: a resident keeps its turn, and then it yields."""
 
 import math
 from typing import Any
@@ -98,6 +98,19 @@ def test_a_resident_takes_requests_again_when_the_one_it_yields_to_has_left() ->
     queued = stand.ask("a")
     stand.cancel(waiting)
     assert stand.grants() == [queued] and stand.ask("a") in stand.granted
+
+
+def test_what_was_promised_to_a_model_that_is_removed_is_no_more() -> None:
+    stand = Stand(Fifo, "abxy", room=2.0, quantum=1.0)
+    stand.make_ready("a", "b")
+    serving = [stand.ask("a"), stand.ask("b")]
+    waiting, vanished = stand.ask("x"), stand.ask("y")
+    stand.wait(500.0)
+    stand.reconfigure("abx")
+    assert stand.refused[vanished].code == "model_not_found"
+    stand.done(*serving)
+    stand.loaded("x")
+    assert waiting in stand.granted
 
 
 def test_a_big_model_is_not_starved_by_small_ones() -> None:

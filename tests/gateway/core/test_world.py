@@ -21,6 +21,13 @@ def test_the_same_seed_is_the_same_world(kind: type[Serial] | type[Fifo]) -> Non
     assert first.answers == again.answers and first.events == again.events
 
 
+def test_the_worlds_hold_several_processes_of_a_model_with_gates_and_without() -> None:
+    worlds = [run_seed(seed, kind=Fifo) for seed in range(60)]
+    grown = [world for world in worlds if world.most > 1]
+    assert {world.machine.has_gates for world in grown if isinstance(world.machine, Fifo)} == {True, False}
+    assert any(seen.places.keys() == {"near", "far"} for each in worlds for seen in each.machine.state.learnt.values())
+
+
 def test_the_worlds_hold_what_they_are_for() -> None:
     """Of each kind of answer there is some."""
     answers = {answer for seed in range(60) for answer in run_seed(seed).answers.values()}

@@ -4,14 +4,14 @@ unload, reconfigure and shut down. Everything is drawn from one seed; a failure 
 import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from itertools import count
 
 from tests.gateway.core.configs import NAMES, draw_config
 
 from ostler.gateway.core.check import check
-from ostler.gateway.core.effects import CloseGate, Effect, Grant, OpenGate, Refuse, StartLoad, StopModels, Unloaded
+from ostler.gateway.core.effects import CloseGate, Effect, Grant, OpenGate, Refuse, StartLoad, StopProcesses, Unloaded
 from ostler.gateway.core.events import (
     CallerGone,
     ConfigChanged,
@@ -37,6 +37,7 @@ from ostler.gateway.core.machine import Machine
 from ostler.gateway.core.serial import Serial
 
 ROOM = 4.0
+PLACES = ("near", "far")
 
 
 class Violation(AssertionError):
@@ -46,9 +47,10 @@ class Violation(AssertionError):
 class Process:
     """One server, from its start to its end. It holds its room until it is really gone."""
 
-    def __init__(self, model: str, load: int) -> None:
+    def __init__(self, model: str, load: int, place: str) -> None:
         self.model = model
         self.load = load
+        self.place = place
         self.ready = False
         self.ending = False
         self.serving: set[int] = set()
@@ -68,14 +70,18 @@ class World:
         self._refs = count(1)
         self.sizes = {name: self.rng.choice((1.0, 1.0, 2.0, 3.0)) for name in NAMES}
         self.jobs = 0.0
-        self.processes: dict[str, list[Process]] = {}
+        self.processes: dict[int, Process] = {}
         self.asked: dict[int, str] = {}
         self.answers: dict[int, str] = {}
         self.left: set[int] = set()
         self.tries: Counter[int] = Counter()
         self.flying: dict[int, Process] = {}
         self.unloads: set[int] = set()
-        self.gates: dict[str, Process] = {}
+        self.gates: dict[int, Process] = {}
+        """Of the open ones."""
+        self.most = 0
+        """Processes of one model that were ready at once."""
+        self.favourites = NAMES[: self.rng.choice((1, 3))]
         self.calm = False
         self.hasty = self.rng.random() < 0.3
         """Loads and stops take no time worth mentioning."""
@@ -90,9 +96,10 @@ class World:
 
     # The ledger
 
-    def fits(self, target: str, gone: Collection[str], coming: Collection[str]) -> bool:
-        held = {model for model, processes in self.processes.items() if processes and model not in gone}
-        return self.jobs + sum(self.sizes[model] for model in {*held, *coming, target} - {*gone} | {target}) <= ROOM
+    def fits(self, target: str, gone: Collection[int], coming: Mapping[int, str], beside: Collection[str] = ()) -> bool:
+        held = {load: process.model for load, process in self.processes.items()} | dict(coming)
+        staying = [model for load, model in held.items() if load not in gone]
+        return self.jobs + sum(self.sizes[model] for model in (*staying, *beside, target)) <= ROOM
 
     # Time
 
@@ -133,20 +140,20 @@ class World:
                 self._answer(effect.request, effect.code)
             case StartLoad():
                 self._start(effect)
-            case StopModels():
-                for model in effect.models:
-                    process = self._live(model)
+            case StopProcesses():
+                for load in effect.loads:
+                    process = self._live(load)
                     if process is not None and (process.serving or process.through) and effect.reason != "unloaded":
-                        raise Violation(f"{model} is stopped ({effect.reason}) while it serves")
-                    self._stop(model)
+                        raise Violation(f"{process.model} is stopped ({effect.reason}) while it serves")
+                    self._stop(load)
             case OpenGate():
-                process = next(iter(self.processes.get(effect.model, [])), None)
+                process = self.processes.get(effect.load)
                 if process is None or not process.ready or process.draining:
-                    raise Violation(f"the gate of {effect.model} is opened, and it is not ready")
+                    raise Violation(f"the gate of process {effect.load} is opened, and it is not ready")
                 if not process.ending:  # else the word that it died is under way
-                    self.gates[effect.model] = process
+                    self.gates[effect.load] = process
             case CloseGate():
-                process = self.gates.pop(effect.model, None)
+                process = self.gates.pop(effect.load, None)
                 if process is not None and not process.ending:
                     process.draining = True
                     self._drains(process)
@@ -162,26 +169,35 @@ class World:
             raise Violation(f"request {request} was answered and never came")
         self.answers[request] = how
 
-    def _live(self, model: str) -> Process | None:
-        return next((process for process in self.processes.get(model, []) if not process.ending), None)
+    def _live(self, load: int) -> Process | None:
+        process = self.processes.get(load)
+        return process if process is not None and not process.ending else None
+
+    def of(self, model: str) -> list[Process]:
+        return [process for process in self.processes.values() if process.model == model]
 
     def _start(self, effect: StartLoad) -> None:
-        for model in effect.evict:
-            if (old := self._live(model)) is not None and (old.serving or old.through or model in self.gates):
-                raise Violation(f"{model} is evicted while it serves")
-            self._stop(model)
-        if self.processes.get(effect.model):
-            raise Violation(f"{effect.model} is started while a process of it is there")
-        process = Process(effect.model, effect.load)
-        self.processes.setdefault(effect.model, []).append(process)
+        for load in effect.evict:
+            if (old := self._live(load)) is not None and (old.serving or old.through or load in self.gates):
+                raise Violation(f"{old.model} is evicted while it serves")
+            self._stop(load)
+        if len(self.of(effect.model)) >= self._may_be(effect.model):
+            raise Violation(f"{effect.model} is started while as many processes of it are there as may be")
+        place = min(effect.load_s, key=lambda place: effect.load_s[place], default="")
+        place = place if place and self.rng.random() < 0.7 else self.rng.choice(PLACES)
+        process = self.processes[effect.load] = Process(effect.model, effect.load, place)
         # Those it evicts must be gone first; a load may be abandoned while it waits for them.
-        self._begin_when_alone(process, [old for model in effect.evict for old in self.processes.get(model, [])])
+        self._begin_when_alone(process, [old for load in effect.evict if (old := self.processes.get(load)) is not None])
+
+    def _may_be(self, model: str) -> int:
+        recipe = next(recipe for recipe in self.config.models if recipe.name == model)
+        return recipe.max_instances if isinstance(self.machine, Fifo) else 1
 
     def _begin_when_alone(self, process: Process, evicted: list[Process]) -> None:
-        if any(old in self.processes[old.model] for old in evicted):
+        if any(self.processes.get(old.load) is old for old in evicted):
             self.at(0.1, partial(self._begin_when_alone, process, evicted))
             return
-        took = 0.0 if self.hasty else self.rng.uniform(0.5, 30.0)
+        took = 0.0 if self.hasty else self.rng.uniform(0.5, 10.0 if process.place == "near" else 30.0)
         self.at(took, partial(self._load_ends, process))
 
     def _load_ends(self, process: Process) -> None:
@@ -198,29 +214,30 @@ class World:
             self.tell(LoadDone(process.load, no_room=True))
         else:
             process.ready = True
-            self.tell(LoadDone(process.load))
+            self.most = max(self.most, sum(each.ready and not each.ending for each in self.of(process.model)))
+            self.tell(LoadDone(process.load, place=process.place))
             if not self.calm and self.rng.random() < self.faults["crash"]:
                 self.at(self.rng.expovariate(0.05), partial(self._crash, process))
 
     def _remove(self, process: Process) -> None:
         process.ending = True
-        self.processes[process.model].remove(process)
+        del self.processes[process.load]
 
-    def _stop(self, model: str) -> None:
-        process = self._live(model)
+    def _stop(self, load: int) -> None:
+        process = self._live(load)
         if process is None:
-            if not self.processes.get(model):
-                self.at(0.0, lambda: self.tell(Stopped(model)))
+            if load not in self.processes:
+                self.at(0.0, lambda: self.tell(Stopped(load)))
             return
         self._ends_now(process)
         self._give_back(process)
         self.at(0.0 if self.hasty else self.rng.uniform(0.0, 10.0), partial(self._is_gone, process, ""))
 
     def _is_gone(self, process: Process, error: str) -> None:
-        self.processes[process.model].remove(process)
-        self.tell(Stopped(process.model, error, process.load if self.rng.random() < 0.5 or error else 0))
+        del self.processes[process.load]
+        self.tell(Stopped(process.load, error))
         if self.rng.random() < self.faults["late"]:
-            self.at(self.rng.uniform(0.0, 30.0), lambda: self.tell(Stopped(process.model, error, process.load)))
+            self.at(self.rng.uniform(0.0, 30.0), lambda: self.tell(Stopped(process.load, error)))
 
     def _crash(self, process: Process) -> None:
         if process.ending or self.calm:
@@ -236,8 +253,7 @@ class World:
 
     def _ends_now(self, process: Process) -> None:
         process.ending = True
-        if self.gates.get(process.model) is process:
-            del self.gates[process.model]
+        self.gates.pop(process.load, None)
         for request in sorted(process.through):
             process.through.discard(request)
             if self.rng.random() < 0.6:
@@ -247,17 +263,17 @@ class World:
 
     def _comes_back(self, request: int) -> None:
         if request not in self.answers:
-            self.tell(RequestArrived(request, self.asked[request], again=True))
+            self.tell(RequestArrived(request, self.asked[request], again=True, user=self._user()))
 
     def _drains(self, process: Process) -> None:
         if process.draining and not process.through and not process.serving and not process.ending:
             process.draining = False
-            self.at(0.0, lambda: self.tell(GateDrained(process.model, process.load)))
+            self.at(0.0, lambda: self.tell(GateDrained(process.load)))
 
     def _through_gate(self, request: int, process: Process) -> None:
         process.through.add(request)
         self.tries[request] += 1
-        self.tell(GateUsed(process.model, 1, len(process.through)))
+        self.tell(GateUsed(process.load, 1, len(process.through)))
         self.at(self.rng.expovariate(0.2), partial(self._through_ends, request, process))
 
     def _through_ends(self, request: int, process: Process) -> None:
@@ -265,7 +281,7 @@ class World:
             return
         process.through.discard(request)
         self._answer(request, "served")
-        self.tell(GateUsed(process.model, 0, len(process.through)))
+        self.tell(GateUsed(process.load, 0, len(process.through)))
         self._drains(process)
 
     def _give_back(self, process: Process) -> None:
@@ -286,9 +302,9 @@ class World:
     def _grant(self, effect: Grant) -> None:
         if effect.request in self.answers or effect.request in self.flying:
             raise Violation(f"request {effect.request} was granted, and it is served or answered")
-        process = next(iter(self.processes.get(effect.model, [])), None)
-        if process is None or not process.ready:
-            raise Violation(f"request {effect.request} was granted to {effect.model}, which is not ready")
+        process = self.processes.get(effect.load)
+        if process is None or not process.ready or process.model != self.asked[effect.request]:
+            raise Violation(f"request {effect.request} was granted to process {effect.load}, which is not ready for it")
         self.flying[effect.request] = process
         self.tries[effect.request] += 1
         if self.tries[effect.request] > 2:
@@ -317,28 +333,28 @@ class World:
 
     def ask(self) -> None:
         request = next(self._ids)
-        self.asked[request] = self.rng.choice(NAMES[:3] if self.rng.random() < 0.6 else NAMES + "?")
-        if (process := self.gates.get(self.asked[request])) is not None:
-            self._through_gate(request, process)
+        self.asked[request] = self.rng.choice(self.favourites if self.rng.random() < 0.6 else NAMES + "?")
+        if gates := [process for process in self.gates.values() if process.model == self.asked[request]]:
+            self._through_gate(request, min(gates, key=lambda process: len(process.through)))
         else:
-            self.tell(RequestArrived(request, self.asked[request]))
+            self.tell(RequestArrived(request, self.asked[request], user=self._user()))
         if self.rng.random() < 0.25:
             self.at(self.rng.expovariate(0.1), partial(self.leave, request))
+
+    def _user(self) -> str:
+        return self.rng.choice(("", "x", "y"))
 
     def leave(self, request: int) -> None:
         """The caller hangs up. A grant may be on its way to it."""
         if request in self.answers:
             return
         self.left.add(request)
-        if through := next((each for each in self.all_processes() if request in each.through), None):
+        if through := next((each for each in self.processes.values() if request in each.through), None):
             self._through_ends(request, through)
             return
         if request not in self.flying:
             self._answer(request, "left")
         self.tell(RequestCancelled(request))
-
-    def all_processes(self) -> list[Process]:
-        return [process for processes in self.processes.values() for process in processes]
 
     def unload(self) -> None:
         ref = next(self._refs)
@@ -351,18 +367,16 @@ class World:
         self.tell(RoomChanged())
 
     def yield_room(self) -> None:
-        self.tell(YieldAsked(self.rng.choice(NAMES)))
+        self.tell(YieldAsked(self.rng.choice([0, *self.processes])))
 
     def preload(self) -> None:
         self.tell(PreloadAsked(self.rng.sample(NAMES, 2)))
 
     def find(self) -> None:
-        model = self.rng.choice(NAMES)
-        if not self.processes.get(model) and isinstance(self.machine, Fifo):
-            process = Process(model, -next(self._refs))
-            process.ready = True
-            self.processes.setdefault(model, []).append(process)
-            self.tell(ModelFound(model, self.rng.choice("12"), process.load))
+        process = Process(self.rng.choice(NAMES), -next(self._refs), self.rng.choice(PLACES))
+        process.ready = True
+        self.processes[process.load] = process
+        self.tell(ModelFound(process.model, self.rng.choice("12"), process.load, process.place))
 
     def reconfigure(self) -> None:
         self.config = draw_config(self.rng, self.sizes)

@@ -27,6 +27,7 @@ from ostler.gateway.core import events
 from ostler.gateway.core.check import check as check_scheduler
 from ostler.gateway.core.effects import Effect
 from ostler.gateway.core.machine import Machine
+from ostler.hub.gateway.instances import Instance
 from ostler.hub.main import Hub
 from ostler.hub.settings import load
 from ostler.ledger.sqlite import SqliteLedger
@@ -111,15 +112,18 @@ class Rig:
         self.url = f"http://127.0.0.1:{self._port}"
         self.environment["OSTLER_HUB"] = self.url
         self._ledger = SqliteLedger(self.state / "ostler.db")
-        settings = load(self.configure())
-        self.hub = Hub(self._ledger, self.state, settings=settings, gateway=f"127.0.0.1:{self._gateway_port}")
-        assert self.hub.gateway is not None
+        file = self.configure()
+        listen = f"127.0.0.1:{self._gateway_port}"
+        self.hub = Hub(self._ledger, self.state, settings=load(file), gateway=listen, config_file=file)
         self.gateway = self.hub.gateway
         self._watch()
         self._server = PromptServer(self.hub.app)
         self._serving = asyncio.create_task(self.hub.serve(self._server, listener))
         self.token = (self.state / "admin.token").read_text().strip()
         self.web = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=False))
+        await self.gateway_listens()
+
+    async def gateway_listens(self) -> None:
         await self.until(lambda: self.gateway.listens_on, "the gateway listens")
         assert self.gateway.listens_on is not None
         self._gateway_port = self.gateway.listens_on[1]
@@ -142,7 +146,8 @@ class Rig:
         def stepped(event: events.Event, now: float) -> list[Effect]:
             found = step(event, now)
             assert isinstance(scheduler, Machine)
-            self._must(lambda: check_scheduler(scheduler, now, found))
+            if self.gateway.room_seen == loop.fleet.index.changes:  # else it will hear of more room in a moment
+                self._must(lambda: check_scheduler(scheduler, now, found))
             return found
 
         def hears(message: control.ToHub) -> None:
@@ -231,6 +236,18 @@ class Rig:
 
         await self.until(such, f"{models} wait")
 
+    def instance(self, name: str) -> Instance:
+        """The foremost process of this model."""
+        found = self.gateway.instances.foremost(name)
+        assert found is not None, f"{name} has no process"
+        return found
+
+    async def is_listed(self, name: str) -> None:
+        async def such() -> bool:
+            return name in {one["name"] for one in (await self.ask_hub("GET", "/v1/models")).json["models"]}
+
+        await self.until(such, f"{name} is listed")
+
     async def state_of(self, name: str) -> str:
         models = (await self.ask_hub("GET", "/v1/models")).json["models"]
         return str(next(one["state"] for one in models if one["name"] == name))
@@ -274,7 +291,7 @@ class Rig:
 
     async def clear(self) -> None:
         """For the next test: nothing is loaded, and nothing of the last one is remembered."""
-        await self.ask("POST", "/api/models/unload")
+        assert (await self.ask("POST", "/api/models/unload")).status == 200
         self.gateway.errors.clear()
         self.stage.forget()
         self.heard.clear()
@@ -314,6 +331,10 @@ class Apart(Rig):
         found = pattern.search(self._log.read_text())
         assert found is not None
         self.calls, self._gateway_port = found[1], int(found[2])
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     async def kill_hub(self) -> None:
         self._process.kill()

@@ -39,7 +39,7 @@ class Stage:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> int:
-        self._server = await asyncio.start_server(self._listen, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._listen, "127.0.0.1", 0, limit=2**23)
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 

@@ -1,11 +1,15 @@
 """The rules of `fifo`, seen from outside, and its hot path."""
 
+import asyncio
+import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.gateway.e2e.rig import Rig, model, rig
+from tests.gateway.e2e.rig import API_KEY, CHAT, Answer, Rig, model, rig
 
+from ostler.core.models import holder
 from ostler.gateway import control
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -17,10 +21,11 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]
         *(model("a"), model("b"), model("c"), model("slow", "slow")),
         *(model("small", vram="2g"), model("lesser", "slow", vram="2g")),
         *(model("one", vram="2g", concurrency=1, queue_limit=1), model("urgent", priority=5)),
-        *(model("left", vram="2g"), model("right", vram="2g")),
+        *(model("left", vram="2g"), model("right", vram="2g"), model("pair", vram="2g", concurrency=2)),
     ]
     groups = {"pair": {"members": ["left", "right"]}}
-    async with rig(tmp_path_factory.mktemp("fifo"), models, scheduler="fifo", groups=groups) as made:
+    keys = [API_KEY, *({"key": f"key-of-{user}", "user": user} for user in ("ann", "bob"))]
+    async with rig(tmp_path_factory.mktemp("fifo"), models, scheduler="fifo", groups=groups, api_keys=keys) as made:
         yield made
 
 
@@ -68,6 +73,27 @@ async def test_a_model_with_a_limit_serves_no_more_than_that(yard: Rig) -> None:
     held.end()
     (await yard.stage.asked("2")).end()
     await yard.answered(first, second)
+
+
+async def test_of_those_who_wait_for_one_model_the_user_with_the_fewest_requests_served_is_next(yard: Rig) -> None:
+    def hold(user: str, tag: str) -> "asyncio.Task[Answer]":
+        body = {"model": "pair", "hold": tag, "messages": []}
+        return asyncio.create_task(yard.ask("POST", CHAT, body, token=f"key-of-{user}"))
+
+    calls = [hold("ann", "1"), hold("ann", "2")]
+    held = [await yard.stage.asked(tag) for tag in ("1", "2")]
+    calls.append(hold("ann", "3"))
+    await yard.queued("pair")
+    calls.append(hold("bob", "4"))
+    await yard.queued("pair", "pair")
+    held[0].end()
+    (await yard.stage.asked("4")).end("bob's")
+    (await yard.stage.asked("3")).end("ann's")
+    held[1].end()
+    answers = await yard.answered(*calls)
+    assert [answer.text for answer in answers] == ["", "", "ann's", "bob's"]
+    diary = yard.stage.diary()
+    assert diary.index("pair 4") < diary.index("pair 3")
 
 
 async def test_a_model_that_serves_is_never_killed_for_a_load(yard: Rig) -> None:
@@ -151,6 +177,53 @@ async def test_an_eviction_waits_for_a_stream_that_went_through_an_open_gate(yar
     assert (await yard.answered(waiting))[0].status == 200
 
 
+async def test_a_model_that_is_unloaded_while_its_gate_is_open_is_not_loaded_again_for_who_was_there(yard: Rig) -> None:
+    await yard.answered(yard.call("a", "1"))
+    await yard.until(lambda: yard.instance("a").gate == "open", "the gate is open")
+    serving = yard.hold("a", "2")
+    await yard.stage.asked("2")
+    await yard.ask("POST", "/api/models/a/unload")
+    (cut,) = await yard.answered(serving)
+    assert (cut.status, cut.code) == (503, "unloaded")
+    assert yard.stage.loads("a") == 1
+
+
+async def test_a_model_that_is_unloaded_before_its_worker_has_heard_of_it_is_gone_and_can_be_loaded(yard: Rig) -> None:
+    def assigned() -> bool:
+        found = yard.gateway.instances.foremost("a")
+        return found is not None and holder(yard.hub.loop.fleet, found.job_id) is not None
+
+    assert yard._worker is not None
+    yard._worker.send_signal(signal.SIGSTOP)
+    try:
+        refused = yard.call("a", "1")
+        await yard.until(assigned, "it has a place")
+        unloading = asyncio.create_task(yard.ask("POST", "/api/models/a/unload"))
+        assert (await yard.answered(refused))[0].code == "unloaded"
+    finally:
+        yard._worker.send_signal(signal.SIGCONT)
+    assert (await yard.answered(unloading))[0].json == {"unloaded": ["a"]}
+    assert (await yard.answered(yard.call("a", "2")))[0].status == 200
+
+
+async def test_a_hub_that_stops_lets_end_what_is_served_and_serves_nobody_who_was_refused(tmp_path: Path) -> None:
+    models = [model("one", concurrency=1, vram="1g"), model("long", vram="1g")]
+    async with rig(tmp_path, models, scheduler="fifo") as yard:
+        calls = [yard.hold("one", "1"), yard.hold("long", "2")]
+        first, second = [await yard.stage.asked(tag) for tag in ("1", "2")]
+        refused = yard.hold("one", "3")
+        await yard.queued("one")
+        stopping = asyncio.create_task(yard.gateway.stop())
+        assert (await yard.answered(refused))[0].code == "shutting_down"
+        first.end("one")
+        assert (await yard.answered(calls[0]))[0].text == "one"
+        await yard.until(lambda: any(isinstance(one, control.Done) for one in yard.heard), "the hub has heard of it")
+        second.end("two")
+        assert (await yard.answered(calls[1]))[0].text == "two"
+        await stopping
+        assert not yard.stage.has_been_asked("3")
+
+
 async def test_the_gate_opens_again_when_nobody_waits(yard: Rig) -> None:
     serving = yard.hold("a", "1")
     held = await yard.stage.asked("1")
@@ -158,17 +231,17 @@ async def test_the_gate_opens_again_when_nobody_waits(yard: Rig) -> None:
     await yard.queued("b")
     held.end()
     await yard.answered(serving, waiting)
-    await yard.until(lambda: yard.gateway.instances.current["b"].gate == "open", "the gate of b is open")
+    await yard.until(lambda: yard.instance("b").gate == "open", "the gate of b is open")
     yard.heard.clear()
     await yard.answered(yard.call("b", "3"))
     assert not any(isinstance(one, control.Arrived) for one in yard.heard)
 
 
-async def test_a_model_that_nobody_uses_shuts_its_gate_and_offers_its_room(yard: Rig) -> None:
+async def test_a_model_that_nobody_uses_offers_its_room(yard: Rig) -> None:
     await yard.answered(yard.call("small", "1"))
-    instance = yard.gateway.instances.current["small"]
-    await yard.until(lambda: instance.priced and instance.gate == "shut", "the room of small has a price")
+    instance = yard.instance("small")
+    await yard.until(lambda: instance.priced, "the room of small has a price")
 
 
 def _served(yard: Rig, name: str) -> int:
-    return yard.gateway.instances.current[name].served
+    return yard.instance(name).served

@@ -71,8 +71,7 @@ async def test_a_hub_that_stops_tells_those_who_wait_and_lets_end_what_is_served
 
 async def test_a_model_is_loaded_from_the_start_as_soon_as_a_machine_has_room_for_it(tmp_path: Path) -> None:
     async with rig(tmp_path, [model("a")], workers=False, scheduler="fifo", preload=["a"]) as yard:
-        waiting = yard.gateway.instances.current
-        assert waiting == {}
+        assert yard.gateway.instances.all() == []
         yard.start_worker({"cpu_count": 2, "memory_gb": 8, "gpu_backend": "nvidia", "gpu_count": 1, "vram_gb": 24})
         await yard.is_state("a", "ready")
 

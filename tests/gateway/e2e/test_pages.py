@@ -8,7 +8,10 @@ import pytest_asyncio
 from tests.gateway.e2e.rig import API_KEY, CHAT, Rig, model, rig
 from tests.gateway.e2e.stage import WAIT_S
 
+from ostler.hub.gateway.pages import SHOWN_BYTES
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+LOG = ("GET", "/logs/stream/a")
 TALKER = ["sh", "-c", "echo the weights are read; exec sleep 600"]
 
 
@@ -57,6 +60,60 @@ async def test_models_are_loaded_and_unloaded_by_hand(yard: Rig) -> None:
     assert (await yard.ask("POST", "/api/models/nobody/unload")).status == 404
 
 
+async def test_a_load_by_hand_has_an_idle_model_make_room(yard: Rig) -> None:
+    await yard.answered(yard.call("a", "1"))
+    assert (await yard.ask("POST", "/api/models/b/load")).json == {"loading": ["b"]}
+    await yard.is_state("b", "ready")
+    assert await yard.state_of("a") == "stopped"
+    assert (await yard.queue(), yard.stage.diary()) == ([], ["load a", "a 1", "load b"])
+
+
+async def test_a_load_by_hand_waits_for_what_is_served_and_says_so(yard: Rig) -> None:
+    serving = yard.hold("a", "1")
+    held = await yard.stage.asked("1")
+    waits = (await yard.ask_hub("POST", "/v1/models/b/load")).json
+    assert (waits["state"], waits["queued"]) == ("stopped", 1)
+    assert "'a' is in its room and is serving" in waits["waits_for"]
+    held.end()
+    await yard.answered(serving)
+    await yard.is_state("b", "ready")
+
+
+async def test_a_load_that_is_asked_for_twice_is_one_and_says_nothing_of_how_long_serving_takes(yard: Rig) -> None:
+    serving = yard.hold("a", "1")
+    held = await yard.stage.asked("1")
+    before = yard.gateway.scheduler.state.learnt["b"].serve_s
+    for _ in range(2):
+        waits = (await yard.ask_hub("POST", "/v1/models/b/load")).json
+    assert waits["queued"] == 1
+    held.end()
+    await yard.answered(serving)
+    await yard.is_state("b", "ready")
+    await yard.until(lambda: not yard.gateway.scheduler.state.flights, "it is over")
+    assert yard.gateway.scheduler.state.learnt["b"].serve_s == before
+
+
+async def test_the_jobs_in_the_way_of_many_who_wait_for_one_model_are_looked_for_once(
+    yard: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[str] = []
+    look = yard.gateway.jobs_in_the_way
+
+    def looks(model: str) -> list[str]:
+        looked.append(model)
+        return look(model)
+
+    monkeypatch.setattr(yard.gateway, "jobs_in_the_way", looks)
+    serving = yard.hold("a", "1")
+    held = await yard.stage.asked("1")
+    calls = [yard.call("b", str(number)) for number in range(3)]
+    await yard.queued("b", "b", "b")
+    looked.clear()
+    assert len(await yard.queue()) == 3 and looked == ["b"]
+    held.end()
+    await yard.answered(serving, *calls)
+
+
 async def test_any_path_of_a_models_server_is_reached_through_upstream(yard: Rig) -> None:
     answer = await yard.ask("GET", "/upstream/a/props?x=1")
     assert answer.status == 200
@@ -66,7 +123,7 @@ async def test_any_path_of_a_models_server_is_reached_through_upstream(yard: Rig
 async def test_the_log_of_a_model_is_streamed_while_it_runs(yard: Rig) -> None:
     await yard.ask("POST", "/api/models/talker/load")
     await yard.is_state("talker", "loading")
-    await yard.until(lambda: yard.gateway.instances.current["talker"].attempt, "talker has a process")
+    await yard.until(lambda: yard.instance("talker").attempt, "talker has a process")
     async with yard._request("GET", f"{yard.calls}/logs/stream/talker", None, None, None) as answer:
         assert answer.status == 200
         async with asyncio.timeout(WAIT_S):
@@ -75,6 +132,22 @@ async def test_the_log_of_a_model_is_streamed_while_it_runs(yard: Rig) -> None:
         async with asyncio.timeout(WAIT_S):
             assert await answer.content.read() == b""
     assert (await yard.ask("GET", "/logs/stream/talker")).status == 404
+
+
+async def test_the_stream_of_a_long_log_begins_with_its_end_and_is_not_cut(yard: Rig) -> None:
+    await yard.ask("POST", "/api/models/talker/load")
+    await yard.until(lambda: (one := yard.gateway.instances.foremost("talker")) and one.attempt, "it has a process")
+    attempt, logs = yard.instance("talker").attempt, yard.hub.logs
+    logs.append(attempt, logs.store.size(attempt), b"x" * 2**25 + b"\nthe end\n")
+    async with (
+        asyncio.timeout(WAIT_S),
+        yard._request("GET", f"{yard.calls}/logs/stream/talker", None, None, None) as log,
+    ):
+        shown = b""
+        while not shown.endswith(b"\nthe end\n"):
+            shown += await log.content.readany()
+            assert shown and len(shown) <= SHOWN_BYTES
+    assert len(shown) == SHOWN_BYTES
 
 
 async def test_each_model_is_measured(yard: Rig) -> None:
@@ -90,8 +163,9 @@ async def test_each_model_is_measured(yard: Rig) -> None:
     assert await _measured(yard, 'ostler_model_evictions_total{model="a",reason="evicted"}') == before + 1
     assert await _measured(yard, 'ostler_model_requests_total{model="b",status="200"}') >= 1
     assert await _measured(yard, 'ostler_model_tokens_total{kind="completion",model="b"}') >= 2
-    assert await _measured(yard, 'ostler_model_load_seconds_total{model="b"}') > 0
-    assert await _measured(yard, 'ostler_model_queue_seconds_total{model="b"}') > 0
+    assert await _measured(yard, 'ostler_model_load_seconds_sum{model="b"}') > 0
+    assert await _measured(yard, 'ostler_model_queue_seconds_sum{model="b"}') > 0
+    assert await _measured(yard, 'ostler_model_first_byte_seconds_count{model="b"}') >= 1
 
 
 async def test_a_model_that_was_idle_for_its_ttl_is_unloaded(yard: Rig) -> None:
@@ -115,7 +189,7 @@ async def test_a_key_of_the_configuration_calls_models_and_operates_nothing(yard
     body = {"model": "a", "messages": []}
     assert (await yard.ask("POST", CHAT, body, token=API_KEY)).status == 200
     assert (await yard.ask("GET", "/running", token=API_KEY)).status == 200
-    for method, path in (("POST", "/api/models/a/unload"), ("POST", "/api/models/a/load"), ("GET", "/unload")):
+    for method, path in (("POST", "/api/models/a/unload"), ("POST", "/api/models/a/load"), ("GET", "/unload"), LOG):
         assert (await yard.ask(method, path, token=API_KEY)).status == 403
     assert await yard.state_of("a") == "ready"
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -143,3 +144,15 @@ async def test_the_late_end_of_an_abandoned_load_changes_nothing(yard: Rig) -> N
     (answer,) = await yard.answered(again)
     assert answer.status == 200
     assert "slow 2" in yard.stage.diary()
+
+
+async def test_a_shutdown_tells_the_one_who_loads_and_all_who_wait(tmp_path: Path) -> None:
+    async with rig(tmp_path, [model("slow", "slow"), model("a")]) as yard:
+        calls = [yard.call("slow", "1")]
+        await yard.stage.began("slow")
+        calls += [yard.call("a", "2"), yard.call("slow", "3")]
+        await yard.until(lambda: len(yard.gateway._waiting) == 3, "all wait")
+        await yard.gateway.stop()
+        answers = await yard.answered(*calls)
+        assert [(answer.status, answer.code) for answer in answers] == [(503, "shutting_down")] * 3
+        assert yard.gateway._waiting == {}

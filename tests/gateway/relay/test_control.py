@@ -21,6 +21,8 @@ TO_RELAY: list[control.ToRelay] = [
     Close("i"),
     control.Gone("i"),
     control.Grant(1, "i", "h", 2),
+    control.Grant(1, "p", "h", 443, control.Way(tls=True, prefix="/x", api_key="k")),
+    control.NoTunnel("k", "…"),
     control.Refuse(1, 429, "queue_full", "…", 1.5),
     control.Tell(1, "ä"),
     control.Abort(1),
@@ -35,6 +37,7 @@ TO_HUB: list[control.ToHub] = [
     Done(1, "i", "m", 200, "", 3, 4, 0.1, 0.2, 5, 6, False, "u", False),
     control.Drained("i"),
     control.Used("i", 1, 2),
+    control.NeedTunnel("i", "k"),
     control.Asked(1, "GET", "/running", "", [("A", "b")], b"", "u", "user"),
 ]
 
@@ -56,9 +59,9 @@ def test_every_message_is_among_those_that_are_tried() -> None:
 
 
 def test_a_newer_sender_may_add_fields_and_an_older_one_lack_those_with_a_default() -> None:
-    body = msgspec.msgpack.encode([["Open", "i", "m", "h", 1, 5, "something new"], ["Stop"]])
+    body = msgspec.msgpack.encode([["Open", "i", "m", "h", 1, 5, [True], "something new"], ["Stop"]])
     heard = frames_to_relay().feed(len(body).to_bytes(4, "big") + body)
-    assert heard == [Open("i", "m", "h", 1, 5), control.Stop()]
+    assert heard == [Open("i", "m", "h", 1, 5, control.Way(tunnel=True)), control.Stop()]
 
 
 def test_bytes_that_are_no_messages_are_refused() -> None:

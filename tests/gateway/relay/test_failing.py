@@ -292,6 +292,18 @@ async def test_when_a_process_is_gone_its_requests_are_given_back_or_told(rig: R
     assert len(rig.relay.instances) == 1
 
 
+async def test_who_went_through_the_gate_of_a_process_that_is_unloaded_is_told_so(rig: Rig) -> None:
+    server = await rig.serving(hangs)
+    client = await rig.client()
+    client.ask(chat())
+    await until(lambda: server.heard)
+    rig.hub.say(Close("i1", unloaded=True), Gone("i1"))
+    reply = await client.reply()
+    assert (reply.status, reply.code) == (503, "unloaded")
+    assert not (await rig.hub.hears(Done, status=503)).gave_back
+    assert not rig.hub.heard(Arrived)
+
+
 async def test_a_process_that_goes_while_it_is_connected_to_gives_the_request_back(rig: Rig) -> None:
     server = await rig.server(ok)
     client = await rig.client()

@@ -14,7 +14,7 @@ import pytest
 from tests.gateway.relay.rig import PLAIN, WAIT_S, Client, Heard, Line, ModelServer, Rig, ScriptedHub, chat, echo, until
 
 import ostler
-from ostler.gateway.control import Arrived, Asked, Cancelled, Done, Hello, Open, Stop
+from ostler.gateway.control import Arrived, Asked, Cancelled, Close, Done, Drained, Hello, Open, Stop, ToRelay, frame
 
 
 class Process:
@@ -32,8 +32,10 @@ class Process:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Process]:
+async def running(*said: ToRelay) -> AsyncIterator[Process]:
+    """With this said to it beforehand."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    ours.sendall(frame(said))
     command = [
         sys.executable,
         "-m",
@@ -65,6 +67,12 @@ async def model() -> AsyncIterator[ModelServer]:
     await server.start()
     yield server
     await server.close()
+
+
+async def test_what_was_said_while_it_started_is_answered() -> None:
+    async with running(Close("one"), Close("two")) as process:
+        assert await process.hub.hears(Drained, instance="one")
+        assert await process.hub.hears(Drained, instance="two")
 
 
 async def test_a_process_serves_and_stops_when_it_is_told(model: ModelServer) -> None:

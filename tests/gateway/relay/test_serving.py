@@ -151,7 +151,6 @@ async def test_a_large_body_waits_in_a_file_and_arrives_whole(rig: Rig) -> None:
     ("path", "model", "target"),
     [
         ("/upstream/small/", "small", "/"),
-        ("/upstream/small", "small", "/"),
         ("/upstream/small/a/b%20c?d=e", "small", "/a/b%20c?d=e"),
         ("/upstream/org/small/x", "small", "/x"),
         ("/upstream/org%2Fsmall/x?", "small", "/x"),
@@ -166,6 +165,20 @@ async def test_upstream_paths_reach_the_models_own_server(
     reply = await rig.call(b"any bytes" if method == "POST" else None, path, method=method)
     assert reply.json["target"] == target
     assert server.heard[0].method == method
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+async def test_a_models_folder_without_its_slash_is_elsewhere(rig: Rig, method: str) -> None:
+    server = await rig.serving()
+    client = await rig.client()
+    for path, location in (
+        ("/upstream/small", "/upstream/small/"),
+        ("/upstream/org%2Fsmall?a=b", "/upstream/org%2Fsmall/?a=b"),
+        ("/upstream/org/small", "/upstream/org/small/"),
+    ):
+        reply = await client.call(b"{}" if method == "POST" else None, path, method=method)
+        assert (reply.status, reply.headers["location"]) == (308, location)
+    assert not server.heard
 
 
 async def test_upstream_takes_the_longest_name(rig: Rig) -> None:

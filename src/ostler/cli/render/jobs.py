@@ -1,4 +1,4 @@
-"""Jobs on a terminal: the list, one of them in full, and why it is where it is."""
+"""Jobs on a terminal: the list, and one of them in full."""
 
 import re
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from ostler.cli.render.words import (
     error_of,
     exit_code_words,
     figure,
+    gib,
     handle,
     moment,
     needs,
@@ -28,7 +29,6 @@ from ostler.cli.render.words import (
 from ostler.domain import states
 
 Document = dict[str, Any]
-MOST_WORKERS = 20
 _SECRET = re.compile("key|token|secret|passw|credential", re.IGNORECASE)
 
 
@@ -160,17 +160,27 @@ def _limits(spec: Document) -> Iterator[str]:
 
 
 def _attempts(attempts: list[Document], now: float | None) -> RenderableType:
-    grid = Columns(*"# worker state started took reason".split(), cut={"worker": 10, "reason": 20}, right=("#",))
-    for number, attempt in enumerate(attempts, 1):
+    peaks = [_peak(attempt) for attempt in attempts]
+    shown = "# worker state started took peak reason" if any(peaks) else "# worker state started took reason"
+    grid = Columns(*shown.split(), cut={"worker": 10, "reason": 20}, right=("#",))
+    for number, (attempt, peak) in enumerate(zip(attempts, peaks, strict=True), 1):
         grid.add(
             str(number),
             plain(attempt.get("worker") or ""),
             state_text(attempt["state"]),
             (since(attempt.get("started_at"), now) + " ago") if attempt.get("started_at") else "",
             took(attempt.get("started_at"), attempt.get("finished_at"), now),
+            *([peak] if any(peaks) else []),
             plain(attempt.get("reason") or ""),
         )
     return grid
+
+
+def _peak(attempt: Document) -> str:
+    """What it took at most of memory, and of VRAM."""
+    memory, vram = attempt.get("peak_memory_mib"), attempt.get("peak_vram_mib")
+    parts = [gib(memory / 1024)] if memory else []
+    return ", ".join([*parts, f"{gib(vram / 1024)} VRAM"] if vram else parts)
 
 
 def _next_step(job: Document) -> str:
@@ -200,43 +210,3 @@ def task_table(tasks: list[Document], now: float | None = None) -> RenderableTyp
             plain(task.get("reason") or ""),
         )
     return grid
-
-
-def why_screen(name: str, why: Document, *, every_worker: bool = False) -> RenderableType:
-    parts: list[RenderableType] = [
-        heading(name) + Text("  ") + state_text(why["state"]),
-        Text(_sentence(why["summary"])),
-    ]
-    if workers := why.get("workers") or []:
-        parts += [Text(), _why_workers(workers, None if every_worker else MOST_WORKERS)]
-        if len(workers) > MOST_WORKERS and not every_worker:
-            parts.append(
-                quiet(f"and {len(workers) - MOST_WORKERS} more workers that are further off; --all lists them")
-            )
-    if why.get("change"):
-        parts += [Text(), Text.assemble(("To start it now: ", "bold"), clean(why["change"]))]
-    if why.get("estimate"):
-        parts += [Text(), Text.assemble(("Expected to start: ", "bold"), clean(why["estimate"]))]
-    return Group(*parts)
-
-
-def _why_workers(workers: list[Document], most: int | None) -> RenderableType:
-    """The nearest first; every reason on a line of its own, wrapped rather than cut."""
-    nearest_first = sorted(workers, key=lambda worker: (not worker["fits"], len(worker["reasons"]), worker["id"]))
-    grid = Columns("worker", "fits", "why not", cut={"worker": 10}, wrap="why not")
-    for worker in nearest_first[:most]:
-        reasons = [_without_name(reason, worker["id"]) for reason in worker["reasons"]]
-        fits = Text("✓ yes", "blue") if worker["fits"] else Text("✗ no", "bold red")
-        grid.add(plain(worker["id"]), fits, Text("\n".join(reasons)))
-    return grid
-
-
-def _without_name(reason: str, worker: str) -> str:
-    """The worker stands in its row already: 'needs 4 GPUs; box has 2' becomes 'needs 4 GPUs; has 2'."""
-    return clean(reason).replace(f"; {worker} ", "; ").removeprefix(f"{worker} ")
-
-
-def _sentence(text: str) -> str:
-    text = clean(text)
-    text = text[:1].upper() + text[1:]
-    return text if text.endswith((".", "!", "?", "`")) else text + "."

@@ -14,6 +14,7 @@ NOTHING = "no models; [models] in ostler.toml says what there is to serve"
 STATES = {
     "ready": ("●", "bold cyan"),
     "loading": ("◐", "cyan"),
+    "found": ("◐", "cyan"),
     "draining": ("◐", "bold yellow"),
     "stopping": ("◐", "yellow"),
     "stopped": ("○", "bright_black"),
@@ -34,13 +35,13 @@ def model_table(models: list[Document]) -> RenderableType:
         grid.add(
             plain(model["name"]),
             state_of(model),
-            plain(model["worker"] or ""),
+            plain(", ".join(dict.fromkeys(one["worker"] for one in model["instances"] if one["worker"]))),
             _count(model["in_flight"]),
             _count(model["queued"]),
             _count(model["served"]),
             "" if model["idle_s"] is None or model["in_flight"] else span(model["idle_s"]),
             took_text(model["load_s"]),
-            gib(model["vram_gb"]) if model["vram_gb"] else "",
+            vram_text(model),
             *(first_line(model["error"] or "") for _ in error),
         )
     return grid
@@ -49,7 +50,8 @@ def model_table(models: list[Document]) -> RenderableType:
 def state_of(model: Document) -> Text:
     state = model["state"]
     sign, style = STATES.get(state, ("?", ""))
-    text = Text(f"{sign} {clean(state).replace('_', ' ')}", style, no_wrap=True)
+    several = f" ×{len(model['instances'])}" if len(model["instances"]) > 1 else ""
+    text = Text(f"{sign} {clean(state).replace('_', ' ')}{several}", style, no_wrap=True)
     return text.append(" pinned", "default") if model["pinned"] else text
 
 
@@ -60,6 +62,13 @@ def model_line(model: Document) -> str:
     failed = model["error"] and model["state"] != "ready"
     error = f": {clean(model['error'])}" if failed else ""
     return f"{clean(model['name'])} is {clean(model['state']).replace('_', ' ')}{where}{pinned}{error}"
+
+
+def vram_text(model: Document) -> str:
+    """What its next process is given: '9 GiB', '11 GiB learnt', '2 GPUs'."""
+    gpus = f"{model['gpus']} GPU{'s' if model['gpus'] > 1 else ''}" if model["gpus"] else ""
+    size = gib(model["vram_gb"]) if model["vram_gb"] else gpus
+    return f"{size} learnt" if "vram" in model["learnt"] and model["vram_gb"] else size
 
 
 def took_text(seconds: float | None) -> str:

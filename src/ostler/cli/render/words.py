@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from ostler.domain import states
+from ostler.domain.quantities import AUTO
 
 STATE_SIGNS = {
     states.PENDING: "○",
@@ -130,7 +131,7 @@ def needs(spec: dict[str, Any]) -> str:
     if cores := spec.get("min_cpu_cores"):
         parts.append("1 core" if cores == 1 else f"{amount(cores)} cores")
     if memory := spec.get("min_memory_gb"):
-        parts.append(gib(memory))
+        parts.append("auto memory" if memory == AUTO else gib(memory))
     if (nodes := spec.get("node_count", 1)) > 1:
         parts.append(count(nodes, "node"))
     parts += [clean(rule) for rule in spec.get("labels") or []]
@@ -142,8 +143,13 @@ def _gpu_needs(spec: dict[str, Any]) -> str:
     kind = clean(spec.get("gpu_type") or "")
     kind = "" if kind.lower() == "auto" else kind
     backend = clean(spec.get("gpu_backend") or "")
+    if vram == AUTO:
+        return f"{gpus}×{kind or backend or 'GPU'}, auto VRAM" if gpus else "auto VRAM"
     if gpus:
         text = f"{gpus}×{kind or backend or 'GPU'}"
+        return f"{text} with {gib(vram)}" if vram else text
+    if share := spec.get("gpu_share", 0):
+        text = f"{amount(share)} of a {kind or backend or ''} GPU".replace("  ", " ")
         return f"{text} with {gib(vram)}" if vram else text
     if vram:
         return f"{gib(vram)} VRAM ({kind or backend})" if kind or backend else f"{gib(vram)} VRAM"

@@ -1,10 +1,12 @@
 """Every invariant of the two schedulers, in one place. Run after every event in tests and in the simulator."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable
 
+from ostler.gateway.core import growth
 from ostler.gateway.core.effects import Effect, Grant, StartLoad
-from ostler.gateway.core.eviction import fits
+from ostler.gateway.core.eviction import fits, is_kept
 from ostler.gateway.core.explain import NOTHING, Blocked
 from ostler.gateway.core.fifo import Fifo
 from ostler.gateway.core.gates import may_be_open
@@ -32,6 +34,7 @@ def check(machine: Machine, now: float, effects: Collection[Effect] = ()) -> Non
     """Raise InvariantBroken with the first contradiction found. `effects` are those of the last step."""
     state = machine.state
     _requests_are_in_one_place(state)
+    _indexes_agree(state)
     for instance in state.present.values():
         _instance_agrees_with_itself(state, instance)
     _nobody_waits_in_vain(state, now)
@@ -39,6 +42,7 @@ def check(machine: Machine, now: float, effects: Collection[Effect] = ()) -> Non
     if isinstance(machine, Serial):
         _one_at_a_time(state)
     if isinstance(machine, Fifo):
+        _no_model_has_too_many_processes(state)
         _gates_are_open_for_nobody_elses_room(machine)
         _promises_and_residents_agree(machine)
         _loads_do_not_collide(state, effects)
@@ -69,6 +73,23 @@ def _requests_are_in_one_place(state: State) -> None:
         _need(bool(row) and seqs == sorted(seqs), f"the row of {model} is empty or out of order")
 
 
+def _indexes_agree(state: State) -> None:
+    """What is kept to be found quickly is what could be derived."""
+    for model in {instance.model for instance in state.present.values()}:
+        there = [instance for instance in state.present.values() if instance.model == model]
+        _need(
+            {*map(id, state.of(model))} == {*map(id, there)}, f"the processes of {model} are not those that are there"
+        )
+        ready = [instance.ready_at for instance in state.of(model) if instance.phase == READY]
+        _need(ready == sorted(ready), f"the processes of {model} are not in the order in which they became ready")
+    flying = (request for request in state.requests.values() if request.place == IN_FLIGHT)
+    served_for = Counter((request.model, request.user) for request in flying)
+    _need(state.served_for == served_for, "the counts of what is served for each user are wrong")
+    for model, row in state.line.rows.items():
+        firsts = {request.user: request for request in reversed(row.values())}
+        _need({*map(id, firsts.values())} == {*map(id, state.line.firsts(model))}, f"the users in the row of {model}")
+
+
 def _instance_agrees_with_itself(state: State, instance: Instance) -> None:
     name = instance.model
     served = sum(request.on is instance and request.place == IN_FLIGHT for request in state.requests.values())
@@ -89,16 +110,18 @@ def _instance_agrees_with_itself(state: State, instance: Instance) -> None:
 def _nobody_waits_in_vain(state: State, now: float) -> None:
     for request in state.waiting.values():
         _need(request.model in state.catalogue.recipes, f"somebody waits for {request.model}, which is not configured")
-        _need(now >= state.learnt[request.model].backoff_until, f"somebody waits for {request.model}, which backs off")
+        hopeless = now < state.learnt[request.model].backoff_until
+        hopeless = hopeless and not any(each.stays for each in state.of(request.model))
+        _need(not hopeless, f"somebody waits for {request.model}, which backs off")
     _need(not state.closing or not (state.waiting or state.loads), "somebody waits though the gateway shuts down")
 
 
 def _grants_keep_to_the_limit(state: State, effects: Iterable[Effect]) -> None:
     """What was granted under another configuration may be more."""
-    for model in {effect.model for effect in effects if isinstance(effect, Grant)}:
-        instance = state.present.get(model)
+    for load in {effect.load for effect in effects if isinstance(effect, Grant)}:
+        instance = state.present.get(load)
         kept = instance is None or instance.in_flight <= instance.limit
-        _need(kept, f"{model} was granted more requests at once than it may serve")
+        _need(kept, f"process {load} was granted more requests at once than it may serve")
 
 
 def _one_at_a_time(state: State) -> None:
@@ -109,9 +132,15 @@ def _one_at_a_time(state: State) -> None:
     _need(at_loads + state.flights <= 1, "more than one request has its turn")
 
 
+def _no_model_has_too_many_processes(state: State) -> None:
+    for model, recipe in state.catalogue.recipes.items():
+        staying = sum(instance.stays for instance in state.of(model))
+        _need(staying <= recipe.max_instances, f"{model} has {staying} processes, more than it may have")
+
+
 def _gates_are_open_for_nobody_elses_room(machine: Fifo) -> None:
     state = machine.state
-    want_room = [model for model in state.line.rows if model not in state.present]
+    want_room = state.want_room()
     for instance in state.present.values():
         _need(instance.gate == SHUT or machine.has_gates, f"{instance.model} has a gate, and there are none")
         may = instance.gate != OPEN or may_be_open(state, instance, want_room)
@@ -120,13 +149,13 @@ def _gates_are_open_for_nobody_elses_room(machine: Fifo) -> None:
 
 def _promises_and_residents_agree(machine: Fifo) -> None:
     state, promises = machine.state, machine.turns.promises
-    for target, models in promises.items():
-        _need(bool(models) and state.line.first(target) is not None, f"{target} has a promise and does not wait")
-        for model in models:
-            kept = model in state.present and state.present[model].promised_to == target
-            _need(kept, f"{model} was promised to {target} and knows nothing of it")
+    for target, loads in promises.items():
+        _need(bool(loads) and state.line.first(target) is not None, f"{target} has a promise and does not wait")
+        for load in loads:
+            kept = load in state.present and state.present[load].promised_to == target
+            _need(kept, f"process {load} was promised to {target} and knows nothing of it")
     for instance in state.present.values():
-        told = not instance.promised_to or instance.model in promises.get(instance.promised_to, ())
+        told = not instance.promised_to or instance.load in promises.get(instance.promised_to, ())
         _need(told, f"{instance.model} is kept for {instance.promised_to}, which does not know")
         _need(not instance.closed or bool(instance.promised_to), f"{instance.model} is closed for nobody")
         _need(not instance.promised_to or instance.phase == READY, f"{instance.model} is promised and not ready")
@@ -140,8 +169,8 @@ def _loads_do_not_collide(state: State, effects: Iterable[Effect]) -> None:
             other.model
             for other in state.present.values()
             if other.model != effect.model and (other.phase != LOADING or other.load < effect.load)
+            if other.load not in effect.evict
         ]
-        beside = [model for model in beside if model not in effect.evict]
         _need(state.catalogue.may_join(effect.model, beside), f"{effect.model} may not be loaded beside {beside}")
 
 
@@ -159,19 +188,21 @@ def _the_queue_does_not_stand_still(machine: Machine, now: float) -> None:
 def _is_true(machine: Machine, model: str, blocked: Blocked, now: float) -> bool:
     """What is said to be in the way is under way, or time is waited for, or room that is not the gateway's."""
     state = machine.state
-    by = [state.present[name] for name in blocked.by if name in state.present]
-    due = machine.due()
+    by = [each for name in blocked.by for each in state.of(name)]
+    own, due = state.of(model), machine.due()
     match blocked.kind:
         case "serving" | "leaving":
             return any(each.busy for each in by)
-        case "limit" | "itself leaving":
-            return state.present[model].busy
+        case "limit" | growth.NOT_WORTH_IT | growth.OTHERS_WAIT | growth.NO_ROOM | growth.LATER | "itself leaving":
+            return any(each.busy for each in own)
+        case "growing":
+            return any(each.phase == LOADING for each in own)
         case "turn":
             return state.flights > 0
         case "loading":
             return any(each.phase == LOADING for each in by)
         case "stopping" | "itself stopping":
-            return any(each.phase == STOPPING for each in by or [state.present[model]])
+            return any(each.phase == STOPPING for each in by or own)
         case "order":
             return next(iter(state.waiting.values())).model in blocked.by
         case "promised" | "given away" | "turn over":
@@ -179,9 +210,9 @@ def _is_true(machine: Machine, model: str, blocked: Blocked, now: float) -> bool
         case "held" | "paused" | "soon wanted":
             return blocked.until is not None and blocked.until > now and due is not None and due <= blocked.until
         case "kept":
-            return any(state.catalogue.never_evicted_by(model, each.model) for each in by)
+            return any(is_kept(state, each, model) for each in by)
         case "jobs":
-            return not machine.capacity.fits(model, list(state.present), ())
+            return not machine.capacity.fits(model, list(state.present), {})
         case _:
             return False
 
@@ -189,13 +220,13 @@ def _is_true(machine: Machine, model: str, blocked: Blocked, now: float) -> bool
 def _its_turn_will_come(machine: Fifo, model: str, blocked: Blocked, now: float) -> None:
     """From the facts alone: an idle resident that nothing protects gives way at once, a serving one after its turn."""
     state, first = machine.state, machine.state.line.first(model)
-    if model in state.present or blocked.kind == "held" or machine.turns.promises:
+    if not state.lacks_process(model) or blocked.kind == "held" or machine.turns.promises:
         return
     ready = [each for each in state.present.values() if each.phase == READY and not each.leaving]
-    ready = [each for each in ready if not state.catalogue.never_evicted_by(model, each.model)]
+    ready = [each for each in ready if not is_kept(state, each, model)]
     idle = [each for each in ready if not each.busy]
     idle = [each for each in idle if machine.turns.policy.kept_until(state, each, model) <= now]
-    _need(not fits(state, machine.capacity, model, {each.model for each in idle}), f"there is room for {model}")
+    _need(not fits(state, machine.capacity, model, {each.load for each in idle}), f"there is room for {model}")
     quantum, stopping = state.catalogue.config.quantum, any(each.phase == STOPPING for each in state.present.values())
     if quantum < math.inf and first is not None and blocked.kind == "serving" and not stopping:
         due, ripe = machine.due(), first.since + quantum * state.learnt[model].load_s

@@ -1,21 +1,24 @@
-"""What is to be done for the gateway. Plain data, in the order in which it was decided."""
+"""What is to be done for the gateway. Plain data, in the order in which it was decided. A process is named by the load
+that began it: of a model there may be several."""
 
 import msgspec
 
 
 class StartLoad(msgspec.Struct):
-    """Make the model ready once those to evict are gone; some of them may be stopping already."""
+    """Make a process of the model ready once those to evict are gone; some of them may be stopping already."""
 
     load: int
     model: str
-    evict: list[str]
+    evict: list[int]
+    load_s: dict[str, float] = {}
+    """How long its loads take by place, as far as that was seen: among places with room, the quickest."""
 
 
 class Grant(msgspec.Struct):
-    """Send the request to the model, which is ready."""
+    """Send the request to this process, which is ready."""
 
     request: int
-    model: str
+    load: int
 
 
 class Refuse(msgspec.Struct):
@@ -28,10 +31,10 @@ class Refuse(msgspec.Struct):
     retry_after_s: float | None = None
 
 
-class StopModels(msgspec.Struct):
-    """Stop these processes now, and say `Stopped` for each, also where there is none."""
+class StopProcesses(msgspec.Struct):
+    """Stop these now, and say `Stopped` for each, also where there is none."""
 
-    models: list[str]
+    loads: list[int]
     reason: str
 
 
@@ -44,16 +47,16 @@ class Tell(msgspec.Struct):
 
 
 class OpenGate(msgspec.Struct):
-    """Whoever carries the bytes may serve requests for this model without asking."""
+    """Whoever carries the bytes may serve requests for its model there without asking."""
 
-    model: str
+    load: int
 
 
 class CloseGate(msgspec.Struct):
     """Ask again for each request; say `GateDrained` when those that went through are done. A process that is stopped
     has no gate any more, and nothing is said of it."""
 
-    model: str
+    load: int
 
 
 class Unloaded(msgspec.Struct):
@@ -63,4 +66,4 @@ class Unloaded(msgspec.Struct):
     models: list[str]
 
 
-Effect = StartLoad | Grant | Refuse | StopModels | Tell | OpenGate | CloseGate | Unloaded
+Effect = StartLoad | Grant | Refuse | StopProcesses | Tell | OpenGate | CloseGate | Unloaded

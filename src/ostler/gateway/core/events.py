@@ -1,12 +1,13 @@
 """What has happened to the gateway. Plain data; the loop stamps each with the time at which it is stepped.
 
 What the machines count on: every `StartLoad` is answered by one `LoadDone` (late, or never, when it was abandoned),
-every model that was told to stop by one `Stopped`, every `Grant` by one of `ServeDone`, `CallerGone` and
-`RequestFailed`.
+every process that was told to stop by one `Stopped`, every `Grant` by one of `ServeDone`, `CallerGone` and
+`RequestFailed`. A process is named by the load that began it.
 """
 
 import msgspec
 
+from ostler.gateway.core.learnt import LoadTimes
 from ostler.gateway.core.models import Config
 
 
@@ -15,6 +16,8 @@ class RequestArrived(msgspec.Struct):
     model: str
     again: bool = False
     """It went through an open gate, and its process failed it before the first byte."""
+    user: str = ""
+    """Whose it is. Of those who wait for the same model the user who has the fewest requests served is next."""
 
 
 class RequestCancelled(msgspec.Struct):
@@ -48,16 +51,16 @@ class LoadDone(msgspec.Struct):
     error: str = ""
     no_room: bool = False
     """The room it was promised is gone, with its worker perhaps: nobody's fault, those who wait go on waiting."""
+    place: str = ""
+    """The worker it runs on, where that is known."""
 
 
 class Stopped(msgspec.Struct):
-    """The process of a model is gone and its room is free: evicted, unloaded, yielded, or, with an error, crashed."""
+    """A process is gone and its room is free: evicted, unloaded, yielded, or, with an error, crashed. A word about one
+    that is not known (any more) says that there is room."""
 
-    model: str
+    load: int
     error: str = ""
-    load: int = 0
-    """The load that had started the process. A word about another process than the present one changes nothing; 0:
-    whichever is there."""
 
 
 class ModelFound(msgspec.Struct):
@@ -66,13 +69,14 @@ class ModelFound(msgspec.Struct):
     model: str
     digest: str = ""
     load: int = 0
-    """By which its end will be told; below zero, where the machine makes none."""
+    """By which it will be known; below zero, where the machine makes none. 0: the machine makes one."""
+    place: str = ""
 
 
 class GateUsed(msgspec.Struct):
     """What went through an open gate since the last such word."""
 
-    model: str
+    load: int
     arrived: int
     in_flight: int
 
@@ -80,8 +84,7 @@ class GateUsed(msgspec.Struct):
 class GateDrained(msgspec.Struct):
     """The gate is closed, and nothing that went through it is left there."""
 
-    model: str
-    load: int = 0
+    load: int
 
 
 class UnloadAsked(msgspec.Struct):
@@ -98,13 +101,19 @@ class PreloadAsked(msgspec.Struct):
 
 
 class YieldAsked(msgspec.Struct):
-    """A job wants the room of this model: it is stopped when it is idle, and takes no new requests until then."""
+    """A job wants the room of this process: it is stopped when it is idle, and takes no new requests until then."""
 
-    model: str
+    load: int
 
 
 class RoomChanged(msgspec.Struct):
     """The ledger has other room than before: look again."""
+
+
+class LoadTimesKnown(msgspec.Struct):
+    """What an earlier gateway had learnt, by model."""
+
+    times: dict[str, LoadTimes]
 
 
 class ConfigChanged(msgspec.Struct):
@@ -136,6 +145,7 @@ Event = (
     | PreloadAsked
     | YieldAsked
     | RoomChanged
+    | LoadTimesKnown
     | ConfigChanged
     | TimePassed
     | ShutdownAsked

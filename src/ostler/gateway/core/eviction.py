@@ -2,12 +2,11 @@
 
 import heapq
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 import msgspec
 
-from ostler.gateway.core.models import Catalogue
 from ostler.gateway.core.state import READY, Instance, State
 
 EXACT_UP_TO = 12
@@ -25,16 +24,18 @@ BELIEVED_FOR = 4.0
 class Capacity(Protocol):
     """The room of the fleet. In the hub this is its ledger."""
 
-    def fits(self, target: str, gone: Collection[str], coming: Collection[str]) -> bool:
-        """Could the target be placed if these were gone, and those that are coming had their room? A model that is
-        coming counts once, whether the ledger already knows of its load or not. More gone is never worse."""
+    def fits(self, target: str, gone: Collection[int], coming: Mapping[int, str], beside: Collection[str] = ()) -> bool:
+        """Could one more process of the target be placed if these were gone, and the loads under way (of which model is
+        each) had their room, and each of the models `beside` one more process? A load counts once, whether the ledger
+        already knows of it or not. More gone is never worse."""
         ...
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    model: str
+    load: int
     loss: float
     last_use: float
+    model: str = ""
 
 
 class Policy(Protocol):
@@ -54,17 +55,33 @@ def turn_ends(state: State, resident: Instance, target: str, waits_since: float)
     return max(resident.ready_at, waits_since) + (quantum * swap_s if swap_s else 0.0)
 
 
+def drain_s(state: State, instance: Instance) -> float:
+    """About how long what it serves still takes, if nothing more comes."""
+    return state.learnt[instance.model].serve_s if instance.in_flight or instance.through_gate else 0.0
+
+
+def reload_loss(state: State, victim: Instance, horizon_s: float, now: float) -> float:
+    """Seconds of reloading × the chance that the process is missed within the horizon: 1 − e^(−arrival rate × horizon).
+    Weighed by its eviction cost. A model's first process is missed by all who ask for it, one that is extra only by
+    those whom the others cannot serve."""
+    seen = state.learnt[victim.model]
+    rate = seen.rate(now)
+    if rank := state.rank(victim):
+        rate = max(0.0, rate - rank * victim.limit / seen.serve_s) if seen.serve_s else 0.0
+    chance = 1.0 - math.exp(-rate * horizon_s)
+    return state.catalogue.evict_cost(victim.model) * seen.load_s * chance
+
+
 class ExpectedLoss:
     def loss(self, state: State, victim: Instance, target: str, now: float) -> float:
-        """Seconds of reloading × the chance that the victim is asked for before the target's turn is over and it could
-        be back anyway: 1 − e^(−arrival rate × horizon). Weighed by its eviction cost. Of one that serves also the
-        seconds that its turn still lasts, for which the target waits."""
-        seen, first = state.learnt[victim.model], state.line.first(target)
-        horizon_s = HORIZON_LOADS * state.learnt[target].load_s
-        chance = 1.0 - math.exp(-seen.rate(now) * horizon_s)
-        lost_s = state.catalogue.evict_cost(victim.model) * seen.load_s * chance
+        """What its reload would cost before the target's turn is over and it could be back anyway; and for how much
+        longer the target waits for its own first byte: the seconds that the turn of one that serves and its drain still
+        last, and those by which a load in that place is slower than where it is quickest."""
+        seen, first = state.learnt[target], state.line.first(target)
+        lost_s = reload_loss(state, victim, HORIZON_LOADS * seen.load_s, now)
+        lost_s += max(0.0, seen.load_at(victim.place) - seen.best_load_s)
         if victim.busy and first is not None:
-            lost_s += max(0.0, turn_ends(state, victim, target, first.since) - now)
+            lost_s += max(0.0, turn_ends(state, victim, target, first.since) - now) + drain_s(state, victim)
         return lost_s
 
     def kept_until(self, state: State, resident: Instance, target: str) -> float:
@@ -81,50 +98,53 @@ class ExpectedLoss:
 EXPECTED_LOSS = ExpectedLoss()
 
 
-def may_go(catalogue: Catalogue, instance: Instance, target: str) -> bool:
+def may_go(state: State, instance: Instance, target: str) -> bool:
     """Its room could be the target's, if it were idle."""
     return (
         instance.phase == READY
         and not instance.leaving
         and instance.promised_to in ("", target)
-        and not catalogue.never_evicted_by(target, instance.model)
+        and not is_kept(state, instance, target)
     )
 
 
+def is_kept(state: State, instance: Instance, target: str) -> bool:
+    """Pinned or persistent, whatever the target waits: the model stays, though not every process of it."""
+    return state.catalogue.never_evicted_by(target, instance.model) and not state.rank(instance)
+
+
 def may_go_now(state: State, policy: Policy, instance: Instance, target: str, now: float) -> bool:
-    if instance.busy or not may_go(state.catalogue, instance, target):
+    if instance.busy or not may_go(state, instance, target):
         return False
     return instance.closed or policy.kept_until(state, instance, target) <= now
 
 
-def fits(
-    state: State, capacity: Capacity, target: str, gone: Collection[str], also_coming: Collection[str] = ()
-) -> bool:
+def fits(state: State, capacity: Capacity, target: str, gone: Collection[int], beside: Collection[str] = ()) -> bool:
     """Groups and sets are constraints, the ledger is capacity: both must hold."""
-    staying = [model for model in state.present if model not in gone]
-    if not state.catalogue.may_join(target, [*staying, *also_coming]):
+    staying = [each.model for each in state.present.values() if each.load not in gone]
+    if not state.catalogue.may_join(target, [*staying, *beside]):
         return False
-    return capacity.fits(target, gone, [*state.coming(), *also_coming])
+    return capacity.fits(target, gone, state.coming(), beside)
 
 
-def choose(candidates: list[Candidate], suffices: Callable[[Collection[str]], bool]) -> list[str] | None:
+def choose(candidates: list[Candidate], suffices: Callable[[Collection[int]], bool]) -> list[int] | None:
     """The set of least loss that suffices; of several the smallest, then the least recently used, then by name. None:
     not even all of them do. `suffices` may not turn false when more are gone."""
     if suffices(()):
         return []
-    names = {candidate.model for candidate in candidates}
-    if not candidates or not suffices(names):
+    loads = {candidate.load for candidate in candidates}
+    if not candidates or not suffices(loads):
         return None
-    candidates = sorted(candidates, key=lambda each: (each.loss, each.last_use, each.model))
-    needed = {each.model for each in candidates if not suffices(names - {each.model})}
+    candidates = sorted(candidates, key=lambda each: (each.loss, each.last_use, each.model, each.load))
+    needed = {each.load for each in candidates if not suffices(loads - {each.load})}
     if suffices(needed):
         return sorted(needed)
-    rest = [each for each in candidates if each.model not in needed]
+    rest = [each for each in candidates if each.load not in needed]
     find = _cheapest if len(rest) <= EXACT_UP_TO else _greedy
     return sorted(needed | find(rest, lambda some: suffices(needed | some)))
 
 
-def _cheapest(candidates: list[Candidate], suffices: Callable[[set[str]], bool]) -> set[str]:
+def _cheapest(candidates: list[Candidate], suffices: Callable[[set[int]], bool]) -> set[int]:
     """Sets in the order of their loss, each made from a cheaper one; the first that suffices."""
 
     def entry(chosen: tuple[int, ...]) -> tuple[float, int, float, list[str], tuple[int, ...]]:
@@ -134,24 +154,25 @@ def _cheapest(candidates: list[Candidate], suffices: Callable[[set[str]], bool])
 
     heap = [entry((0,))]
     while True:
-        _, _, _, names, chosen = heapq.heappop(heap)
-        if suffices(set(names)):
-            return _spare(list(names), suffices)
+        *_, chosen = heapq.heappop(heap)
+        loads = [candidates[index].load for index in chosen]
+        if suffices(set(loads)):
+            return _spare(loads, suffices)
         if (following := chosen[-1] + 1) < len(candidates):
             heapq.heappush(heap, entry((*chosen, following)))
             heapq.heappush(heap, entry((*chosen[:-1], following)))
 
 
-def _greedy(candidates: list[Candidate], suffices: Callable[[set[str]], bool]) -> set[str]:
-    chosen: list[str] = []
+def _greedy(candidates: list[Candidate], suffices: Callable[[set[int]], bool]) -> set[int]:
+    chosen: list[int] = []
     for candidate in candidates:
-        chosen.append(candidate.model)
+        chosen.append(candidate.load)
         if suffices(set(chosen)):
             break
     return _spare(chosen, suffices)
 
 
-def _spare(chosen: list[str], suffices: Callable[[set[str]], bool]) -> set[str]:
+def _spare(chosen: list[int], suffices: Callable[[set[int]], bool]) -> set[int]:
     """Without those that turn out not to be needed, the dearest first."""
     kept = set(chosen)
     for spared in reversed(chosen):

@@ -1,11 +1,13 @@
 """What a request waits for, found with the same predicates by which it is decided."""
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from ostler.gateway.core.eviction import Capacity, Policy, fits, may_go, may_go_now
+from ostler.gateway.core import growth
+from ostler.gateway.core.eviction import Capacity, Policy, drain_s, fits, may_go, may_go_now
 from ostler.gateway.core.state import IN_FLIGHT, LOADING, READY, STOPPING, Instance, Request, State
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ class Place(msgspec.Struct):
 def not_queued(state: State, request: Request, now: float) -> str:
     if request.place == IN_FLIGHT or request.on is None:
         return f"{request.model!r} serves it."
-    usual_s = state.learnt[request.model].load_s
-    return f"{request.model!r} is being loaded: {now - request.on.began:.0f} s so far, of about {usual_s:.0f} s."
+    so_far_s, usual_s = now - request.on.began, request.on.expected_s
+    return f"{request.model!r} is being loaded: {so_far_s:.0f} s so far, of about {usual_s:.0f} s."
 
 
 def blocked_in_serial(state: State, capacity: Capacity, request: Request, now: float) -> Blocked:
@@ -53,30 +55,31 @@ def blocked_in_serial(state: State, capacity: Capacity, request: Request, now: f
     first = next(iter(state.waiting.values()))
     if first is not request:
         return Blocked("order", [first.model])
-    if (own := state.present.get(request.model)) is not None:
+    if own := state.of(request.model):
         return _blocked_by_itself(own, now)
     seen = state.learnt[request.model]
     if now < seen.held_until:
         return Blocked("held", until=seen.held_until)
-    return Blocked(NOTHING) if capacity.fits(request.model, list(state.present), ()) else Blocked("jobs")
+    return Blocked(NOTHING) if capacity.fits(request.model, list(state.present), {}) else Blocked("jobs")
 
 
 def blocked_in_fifo(state: State, turns: "Turns", request: Request, now: float) -> Blocked:
     target = request.model
-    if (own := state.present.get(target)) is not None:
-        return _blocked_by_itself(own, now)
+    if not state.lacks_process(target):
+        blocked = _blocked_by_itself(state.of(target), now)
+        return _full(state, turns, target, now) if blocked.kind == "limit" else blocked
     seen = state.learnt[target]
     if now < seen.held_until:
         return Blocked("held", until=seen.held_until)
-    gone = {each.model for each in state.present.values() if may_go_now(state, turns.policy, each, target, now)}
+    gone = {each.load for each in state.present.values() if may_go_now(state, turns.policy, each, target, now)}
     if fits(state, turns.capacity, target, gone):
         others = [other for other in turns.promises if other != target]
         return Blocked(NOTHING) if turns.lets_start(target, gone) else Blocked("promised", others)
     for kind, is_such in _in_the_way(state, target):
-        such = [each for each in state.present.values() if each.model not in gone and is_such(each)]
-        gone |= {each.model for each in such}
+        such = [each for each in state.present.values() if each.load not in gone and is_such(each)]
+        gone |= {each.load for each in such}
         if such and fits(state, turns.capacity, target, gone):
-            return Blocked(kind, sorted(each.model for each in such), _until(state, turns.policy, kind, such, target))
+            return Blocked(kind, sorted({each.model for each in such}), _until(state, turns.policy, kind, such, target))
     return Blocked("jobs")
 
 
@@ -84,7 +87,7 @@ def _in_the_way(state: State, target: str) -> list[tuple[str, Callable[[Instance
     """From what gives way soonest to what never does."""
 
     def free(each: Instance) -> bool:
-        return may_go(state.catalogue, each, target)
+        return may_go(state, each, target)
 
     return [
         ("soon wanted", lambda each: free(each) and not each.busy),
@@ -103,16 +106,26 @@ def _until(state: State, policy: Policy, kind: str, such: list[Instance], target
     return max(policy.kept_until(state, each, target) for each in such)
 
 
-def _blocked_by_itself(own: Instance, now: float) -> Blocked:
-    if own.phase != READY:
-        return Blocked("itself stopping" if own.phase == STOPPING else NOTHING)
-    if own.leaving:
-        return Blocked("itself leaving", [own.leaving])
-    if own.closed:
-        return Blocked("turn over", [own.promised_to])
-    if now < own.paused_until:
-        return Blocked("paused", until=own.paused_until)
-    return Blocked("limit") if own.in_flight >= own.limit else Blocked(NOTHING)
+def _blocked_by_itself(there: Collection[Instance], now: float) -> Blocked:
+    """From what serves soonest to what never will."""
+    ready = [each for each in there if each.phase == READY]
+    if taking := [each for each in ready if each.open]:
+        return Blocked("limit") if all(each.in_flight >= each.limit for each in taking) else Blocked(NOTHING)
+    if paused := [each.paused_until for each in ready if now < each.paused_until and not (each.leaving or each.closed)]:
+        return Blocked("paused", until=min(paused))
+    if closed := [each.promised_to for each in ready if each.closed]:
+        return Blocked("turn over", closed[:1])
+    if leaving := [each.leaving for each in ready if each.leaving]:
+        return Blocked("itself leaving", leaving[:1])
+    return Blocked("itself stopping" if any(each.phase == STOPPING for each in there) else NOTHING)
+
+
+def _full(state: State, turns: "Turns", model: str, now: float) -> Blocked:
+    """Its processes serve as many as they may: what of another one?"""
+    if any(each.phase == LOADING for each in state.of(model)):
+        return Blocked("growing")
+    found = growth.look(state, turns, model, now)
+    return Blocked("limit" if found.verdict in (growth.BEGIN, growth.FULL) else found.verdict, until=found.until)
 
 
 LEAVING = {
@@ -121,12 +134,14 @@ LEAVING = {
     "yielded": "a job wants its room",
     "idle": "nobody had asked for it for long",
     "shutdown": "the gateway is shutting down",
+    "surplus": "the configuration allows fewer processes of it",
 }
 
 
 def sentence(model: str, blocked: Blocked, now: float) -> str:
     names = ", ".join(repr(name) for name in blocked.by)
     are = "is" if len(blocked.by) == 1 else "are"
+    full = f"{model!r} serves as many requests at once as it may"
     left = f"{max(0.0, (blocked.until or now) - now):.0f} s"
     return {
         "turn": f"One request is served at a time, and {names} serves one that came before.",
@@ -145,7 +160,12 @@ def sentence(model: str, blocked: Blocked, now: float) -> str:
         "itself leaving": f"{model!r} ends what it serves and is then stopped: {LEAVING.get(''.join(blocked.by))}.",
         "turn over": f"{model!r} has had its turn and gives its room to {names}.",
         "paused": f"{model!r} failed a request; whether it still runs is known in {left}.",
-        "limit": f"{model!r} serves as many requests at once as it may.",
+        "limit": f"{full}.",
+        "growing": f"{full}; another process of it is being loaded.",
+        growth.LATER: f"{full}; another process of it is tried in {left}.",
+        growth.NOT_WORTH_IT: f"{full}; to load another process would take longer than to wait.",
+        growth.OTHERS_WAIT: f"{full}; there is no other process of it while models that have none wait for room.",
+        growth.NO_ROOM: f"{full}; there is no room for another process.",
     }.get(blocked.kind, f"{model!r} is about to go on.")
 
 
@@ -169,31 +189,40 @@ def places(state: State, estimate: Estimate, now: float) -> list[Place]:
     ]
 
 
-def estimate_side_by_side(state: State, requests: list[Request], now: float) -> list[float]:
-    """The rest of its load; or the end of what is served now, and then its load."""
-    busy = [state.learnt[each.model].serve_s for each in state.present.values() if each.in_flight]
-    serving_s = max(busy, default=0.0)
+def estimate_side_by_side(state: State, turns: "Turns", requests: list[Request], now: float) -> list[float]:
+    """The rest of its load; or its row, served by the processes its model has and will have; or the end of what is
+    served in its room now, and then its load there."""
+    before: Counter[str] = Counter()
 
     def left_s(request: Request) -> float:
-        load_s, own = state.learnt[request.model].load_s, state.present.get(request.model)
         if request.on is not None:
-            return max(0.0, load_s - (now - request.on.began))
-        return serving_s if own is not None and own.open else serving_s + load_s
+            return max(0.0, request.on.began + request.on.expected_s - now)
+        before[request.model] += 1
+        work_s = before[request.model] * state.learnt[request.model].serve_s
+        there = [growth.ready_in(each, now) for each in state.of(request.model) if each.stays and not each.closed]
+        return growth.served_in_s(work_s, there) if there else _first_byte_in_s(state, turns, request.model)
 
     return [left_s(request) for request in requests]
 
 
+def _first_byte_in_s(state: State, turns: "Turns", model: str) -> float:
+    """Of a model that has no process: of those whose room it was promised the last must have drained."""
+    seen, promised = state.learnt[model], turns.promises.get(model, ())
+    making_room = [state.present[load] for load in promised] or list(state.present.values())
+    drained_in_s = max((drain_s(state, each) for each in making_room), default=0.0)
+    return drained_in_s + max((seen.load_at(state.present[load].place) for load in promised), default=seen.load_s)
+
+
 def estimate_in_a_row(state: State, requests: list[Request], now: float) -> list[float]:
     """Each after the one before, with a load wherever the model changes."""
-    at = max((state.learnt[each.model].serve_s for each in state.present.values() if each.in_flight), default=0.0)
+    at = max((drain_s(state, each) for each in state.present.values()), default=0.0)
     model = next((each.model for each in state.present.values() if each.phase == READY), "")
     found = []
     for request in requests:
-        load_s = state.learnt[request.model].load_s
         if request.on is not None:
-            at += max(0.0, load_s - (now - request.on.began))
+            at += max(0.0, request.on.began + request.on.expected_s - now)
         elif request.model != model:
-            at += load_s
+            at += state.learnt[request.model].best_load_s
         model = request.model
         found.append(at)
         at += state.learnt[model].serve_s

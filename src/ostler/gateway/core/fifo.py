@@ -4,7 +4,7 @@ order of priority and arrival, and one load serves all who wait for it."""
 import math
 from functools import partial
 
-from ostler.gateway.core import explain, gates
+from ostler.gateway.core import explain, gates, refusals
 from ostler.gateway.core.effects import Effect
 from ostler.gateway.core.eviction import (
     EXPECTED_LOSS,
@@ -16,9 +16,10 @@ from ostler.gateway.core.eviction import (
     may_go_now,
 )
 from ostler.gateway.core.explain import Blocked
+from ostler.gateway.core.growth import BEGIN, look
 from ostler.gateway.core.machine import Machine
 from ostler.gateway.core.models import Config
-from ostler.gateway.core.state import LOADING, READY, Instance, Request
+from ostler.gateway.core.state import QUEUED, READY, Instance, Request
 from ostler.gateway.core.turns import Turns
 
 NEWEST_WAIT_WEIGHS = 0.05
@@ -39,21 +40,22 @@ class Fifo(Machine):
         return instance.in_flight < instance.limit
 
     def _wait(self, request: Request, now: float) -> list[Effect]:
-        instance = self.state.present.get(request.model)
-        if instance is not None and instance.phase == LOADING:
-            self.state.join(request, instance)
-            return [self.tell(request)]
         self.state.enqueue(request)
         effects = self._try(request.model, now)
         effects += self.settle(now) if self._others_may_go_on else self._tend_gates()
-        return effects if request.on is not None else [*effects, self.tell(request)]
+        return effects if request.place != QUEUED else [*effects, self.tell(request)]
+
+    def _serve_loaded(self, instance: Instance, now: float) -> list[Effect]:
+        for request in list(instance.waiters.values()):
+            self.state.enqueue(request)
+        return self._serve_row(instance.model, now)
 
     def _flight_ended(self, instance: Instance, now: float) -> list[Effect]:
         if not self.state.line:
             return []
         if not instance.in_flight:
             return self.settle(now)
-        effects = self._serve_row(instance, now)
+        effects = self._serve_row(instance.model, now)
         return effects if self.state.line else effects + self._tend_gates()
 
     def settle(self, now: float) -> list[Effect]:
@@ -76,9 +78,40 @@ class Fifo(Machine):
 
     def _try(self, model: str, now: float) -> list[Effect]:
         """Serve those who wait for the model, or load it, or see to it that room is made."""
+        state, seen = self.state, self.state.learnt[model]
+        if self.is_hopeless(model, now):
+            return self.refuse(state.line.row(model), lambda each: refusals.load_failed(each.id, model, seen, now))
+        effects = self._serve_row(model, now)
+        return effects + (self._load(model, now) if state.lacks_process(model) else self._grow(model, now))
+
+    def _serve_row(self, model: str, now: float) -> list[Effect]:
+        """By those of its processes that take requests; where it has none yet, they wait for the first to come."""
+        state, effects = self.state, list[Effect]()
+        for instance in state.of(model):
+            if instance.phase == READY and not instance.open:
+                if now < instance.paused_until:
+                    state.look_again(instance.paused_until)
+                instance.reopen(now)
+        while (request := state.next_in_line(model)) is not None:
+            best = state.best(model)
+            if best is None or best.in_flight >= best.limit:
+                break
+            effects.append(self.grant(request, best, now))
+        return effects + self._join_load(model)
+
+    def _join_load(self, model: str) -> list[Effect]:
+        staying = [each for each in self.state.of(model) if each.stays]
+        if not staying or any(each.phase == READY for each in staying):
+            return []
+        first = min(staying, key=lambda each: each.began + each.expected_s)
+        effects: list[Effect] = []
+        for request in self.state.line.row(model):
+            self.state.join(request, first)
+            effects.append(self.tell(request))
+        return effects
+
+    def _load(self, model: str, now: float) -> list[Effect]:
         state = self.state
-        if (instance := state.present.get(model)) is not None:
-            return self._serve_row(instance, now)
         held_until = state.learnt[model].held_until
         if now < held_until:
             state.look_again(held_until)
@@ -94,20 +127,16 @@ class Fifo(Machine):
         self._others_may_go_on = True
         return self.start(model, row, [state.present[victim] for victim in victims], now)
 
-    def _serve_row(self, instance: Instance, now: float) -> list[Effect]:
-        if instance.phase == READY and not instance.open:
-            if now < instance.paused_until:
-                self.state.look_again(instance.paused_until)
-            instance.reopen(now)
-        effects: list[Effect] = []
-        while instance.open and instance.in_flight < instance.limit:
-            request = self.state.line.first(instance.model)
-            if request is None:
-                break
-            effects.append(self.grant(request, instance, now))
-        return effects
+    def _grow(self, model: str, now: float) -> list[Effect]:
+        growth = look(self.state, self.turns, model, now)
+        if growth.until is not None:
+            self.state.look_again(growth.until)
+        if growth.verdict != BEGIN:
+            return []
+        self._others_may_go_on = True
+        return self.start(model, (), [self.state.present[victim] for victim in growth.evict], now)
 
-    def _room_for(self, target: str, now: float) -> list[str] | None:
+    def _room_for(self, target: str, now: float) -> list[int] | None:
         """Whom to evict, none of them serving; None: there is no room now."""
         may = partial(may_go_now, self.state, self.turns.policy, target=target, now=now)
         candidates = self.turns.candidates(target, may, now)
@@ -118,25 +147,26 @@ class Fifo(Machine):
 
     def _look_when_idle_ones_may_go(self, target: str, now: float) -> None:
         for instance in self.state.present.values():
-            if not instance.busy and may_go(self.state.catalogue, instance, target):
+            if not instance.busy and may_go(self.state, instance, target):
                 kept_until = self.turns.policy.kept_until(self.state, instance, target)
                 if kept_until > now:
                     self.state.look_again(kept_until)
 
     def _stop_unwanted_loads(self, target: str, now: float) -> list[Effect]:
         """A load that nobody waits for any more goes on, unless it is in somebody's way."""
-        unwanted = [each for each in self.state.loads.values() if not each.waiters and not each.preload]
+        loads, line = self.state.loads.values(), self.state.line
+        unwanted = [each for each in loads if not (each.waiters or each.preload or line.count(each.model))]
         if not unwanted:
             return []
         may = partial(may_go_now, self.state, self.turns.policy, target=target, now=now)
-        gone = {each.model for each in self.state.present.values() if may(each)} | {each.model for each in unwanted}
+        gone = {each.load for each in self.state.present.values() if may(each)} | {each.load for each in unwanted}
         return self.stop(unwanted, "abandoned") if fits(self.state, self.capacity, target, gone) else []
 
     def _preload(self, now: float) -> list[Effect]:
         """Only into room that nobody uses or waits for."""
         effects: list[Effect] = []
         for model in list(self.state.preloads) if not self.state.line else ():
-            if model in self.state.present:
+            if self.state.of(model):
                 del self.state.preloads[model]
             else:
                 effects += self.preload(model, now)
@@ -146,7 +176,7 @@ class Fifo(Machine):
         return fits(self.state, self.capacity, model, ())
 
     def _estimates(self, requests: list[Request], now: float) -> list[float]:
-        return explain.estimate_side_by_side(self.state, requests, now)
+        return explain.estimate_side_by_side(self.state, self.turns, requests, now)
 
     def blocked(self, request: Request, now: float) -> Blocked:
         return explain.blocked_in_fifo(self.state, self.turns, request, now)

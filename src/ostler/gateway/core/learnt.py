@@ -16,10 +16,19 @@ STEADY_S = 60.0
 MAX_BACKOFF_S = 60.0
 
 
+class LoadTimes(msgspec.Struct):
+    """What outlives the gateway."""
+
+    load_s: float
+    places: dict[str, float] = {}
+
+
 class Learnt(msgspec.Struct, eq=False):
     load_s: float = FIRST_LOAD_S
     """From the decision to the ready process, those it displaced included: what a swap costs."""
     loaded_before: bool = False
+    places: dict[str, float] = {}
+    """The same where it was loaded: a disk may be slow, or the model there already."""
     serve_s: float = FIRST_SERVE_S
     failures: int = 0
     """Loads that failed and processes that died, in a row."""
@@ -40,10 +49,28 @@ class Learnt(msgspec.Struct, eq=False):
         """Requests per second of late."""
         return self.last_rate * math.exp((self.last_arrival - now) / RATE_FADES_S)
 
-    def loaded(self, seconds: float) -> None:
+    def loaded(self, seconds: float, place: str = "") -> None:
         weight = NEWEST_WEIGHS if self.loaded_before else 1.0
         self.load_s += weight * (seconds - self.load_s)
         self.loaded_before = True
+        if place:
+            before = self.places.get(place, seconds)
+            self.places[place] = before + NEWEST_WEIGHS * (seconds - before)
+
+    @property
+    def times(self) -> LoadTimes | None:
+        return LoadTimes(self.load_s, dict(self.places)) if self.loaded_before else None
+
+    def know(self, times: LoadTimes) -> None:
+        self.load_s, self.places, self.loaded_before = times.load_s, dict(times.places), True
+
+    def load_at(self, place: str) -> float:
+        """Where it was never loaded it takes as long as anywhere."""
+        return self.places.get(place, self.load_s)
+
+    @property
+    def best_load_s(self) -> float:
+        return min(self.places.values(), default=self.load_s)
 
     def served(self, seconds: float) -> None:
         self.serve_s += NEWEST_WEIGHS * (seconds - self.serve_s)

@@ -1,6 +1,6 @@
 """Those who wait for something other than a load under way, in one row for each model."""
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -11,31 +11,42 @@ if TYPE_CHECKING:
 SLACK = 64
 
 
+Row = dict[int, "Request"]
+
+
 class Line:
-    """All requests of a model fare alike, so that order is among models: by their first request."""
+    """All requests of a model fare alike but for whose they are, so that order is among models: by their first
+    request."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, dict[int, Request]] = {}
+        self.rows: dict[str, Row] = {}
+        self._by_user: dict[str, dict[str, Row]] = {}
 
     def __bool__(self) -> bool:
         return bool(self.rows)
 
     def add(self, request: "Request") -> None:
         """At the end of its row; one that comes back takes the place its arrival gives it."""
-        row = self.rows.setdefault(request.model, {})
-        if row and next(reversed(row.values())).seq > request.seq:
-            ordered = sorted(row.values(), key=attrgetter("seq"))
-            insort(ordered, request, key=attrgetter("seq"))
-            row.clear()
-            row.update((each.id, each) for each in ordered)
-        else:
+        users = self._by_user.setdefault(request.model, {})
+        for row in (self.rows.setdefault(request.model, {}), users.setdefault(request.user, {})):
+            comes_back = bool(row) and next(reversed(row.values())).seq > request.seq
             row[request.id] = request
+            if comes_back:
+                ordered = sorted(row.values(), key=attrgetter("seq"))
+                row.clear()
+                row.update((each.id, each) for each in ordered)
 
     def remove(self, request: "Request") -> None:
-        row = self.rows[request.model]
-        del row[request.id]
+        row, users = self.rows[request.model], self._by_user[request.model]
+        del row[request.id], users[request.user][request.id]
+        if not users[request.user]:
+            del users[request.user]
         if not row:
-            del self.rows[request.model]
+            del self.rows[request.model], self._by_user[request.model]
+
+    def firsts(self, model: str) -> "list[Request]":
+        """Of each user who waits for the model."""
+        return [next(iter(row.values())) for row in self._by_user.get(model, {}).values()]
 
     def row(self, model: str) -> "list[Request]":
         return list(self.rows.get(model, {}).values())
@@ -45,9 +56,9 @@ class Line:
         return next(iter(row.values())) if row else None
 
     @staticmethod
-    def older(row: "dict[int, Request]", seq: int) -> int:
-        youngest = next(reversed(row.values()))
-        return len(row) if youngest.seq < seq else sum(other.seq < seq for other in row.values())
+    def older(row: Row, seq: int) -> int:
+        youngest = next(reversed(row.values())).seq
+        return len(row) - (youngest == seq) if youngest <= seq else sum(other.seq < seq for other in row.values())
 
     def count(self, model: str) -> int:
         return len(self.rows.get(model, ()))

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 from ostler.gateway.core import explain, gates, orders, refusals
-from ostler.gateway.core.effects import Effect, Grant, Refuse, StartLoad, StopModels, Tell, Unloaded
+from ostler.gateway.core.effects import Effect, Grant, Refuse, StartLoad, StopProcesses, Tell, Unloaded
 from ostler.gateway.core.events import (
     CallerGone,
     Event,
@@ -19,11 +19,11 @@ from ostler.gateway.core.events import (
     Stopped,
     TimePassed,
 )
-from ostler.gateway.core.eviction import EXPECTED_LOSS, Capacity, may_go
+from ostler.gateway.core.eviction import HORIZON_LOADS, Capacity, may_go, reload_loss
 from ostler.gateway.core.explain import Blocked, Place
-from ostler.gateway.core.learnt import STEADY_S
+from ostler.gateway.core.learnt import STEADY_S, LoadTimes
 from ostler.gateway.core.models import Config
-from ostler.gateway.core.state import IN_FLIGHT, LOADING, QUEUED, READY, STOPPING, Instance, Request, State
+from ostler.gateway.core.state import IN_FLIGHT, LOADING, QUEUED, READY, Instance, Request, State
 
 PAUSE_S = 1.0
 """How long the word about a process that has died may be behind the word about its requests."""
@@ -78,12 +78,19 @@ class Machine(ABC):
         """All who wait, in the order in which they are asked."""
         return explain.places(self.state, lambda requests: self._estimates(requests, now), now)
 
-    def price(self, model: str, now: float) -> float | None:
-        """What a job that wants the room of this model should pay for it, in seconds; None: it is not to be had."""
-        instance = self.state.present.get(model)
-        if instance is None or instance.busy or not may_go(self.state.catalogue, instance, ""):
+    def price(self, load: int, now: float) -> float | None:
+        """What a job that wants the room of this process should pay for it, in seconds; None: it is not to be had. An
+        open gate through which nobody goes is no use of it: it is closed and drained when the job asks."""
+        instance = self.state.present.get(load)
+        if instance is None or instance.in_flight or instance.through_gate or not may_go(self.state, instance, ""):
             return None
-        return EXPECTED_LOSS.loss(self.state, instance, model, now)
+        horizon_s = HORIZON_LOADS * self.state.learnt[instance.model].load_s
+        return reload_loss(self.state, instance, horizon_s, now)
+
+    def load_times(self) -> dict[str, LoadTimes]:
+        """Of all models that were loaded, for whoever comes after this gateway."""
+        every = ((model, seen.times) for model, seen in self.state.learnt.items())
+        return {model: times for model, times in every if times is not None}
 
     # What the two differ in
 
@@ -97,6 +104,10 @@ class Machine(ABC):
     @abstractmethod
     def _wait(self, request: Request, now: float) -> list[Effect]:
         """It cannot be served at once: find it a place, and do what can be done for it."""
+
+    @abstractmethod
+    def _serve_loaded(self, instance: Instance, now: float) -> list[Effect]:
+        """It is ready: those who waited for it are served, as far as they may be at once; the rest are in the line."""
 
     @abstractmethod
     def _flight_ended(self, instance: Instance, now: float) -> list[Effect]: ...
@@ -122,26 +133,31 @@ class Machine(ABC):
             return [refusals.unknown(event.request, event.model)]
         seen = state.learnt[model]
         seen.arrived(now)
-        instance = state.present.get(model)
-        if instance is not None and instance.open and self._serves_at_once(instance):
-            return [self.grant(state.arrive(event.request, model, now, event.again), instance, now)]
-        if now < seen.backoff_until:
+        instance = state.best(model)
+        if instance is not None and self._serves_at_once(instance):
+            return [self.grant(state.arrive(event, model, now), instance, now)]
+        if self.is_hopeless(model, now):
             return [refusals.load_failed(event.request, model, seen, now)]
         waiting, may_wait = state.count_waiting(model), state.catalogue.recipes[model].queue_limit
         if may_wait is not None and waiting >= may_wait:
             return [refusals.full(event.request, model, waiting, self._place_free_in_s(model, now))]
-        return self._wait(state.arrive(event.request, model, now, event.again), now)
+        return self._wait(state.arrive(event, model, now), now)
 
     def _place_free_in_s(self, model: str, now: float) -> float:
         """About when one of those who wait for the model will have gone on."""
-        instance, seen = self.state.present.get(model), self.state.learnt[model]
-        if instance is None or instance.phase == STOPPING:
-            return seen.load_s
-        return seen.serve_s if instance.phase == READY else seen.load_s - (now - instance.began)
+        seen, there = self.state.learnt[model], self.state.of(model)
+        if any(each.phase == READY for each in there):
+            return seen.serve_s
+        loading = (each.expected_s - (now - each.began) for each in there if each.phase == LOADING)
+        return min(loading, default=seen.load_s)
+
+    def is_hopeless(self, model: str, now: float) -> bool:
+        """It backs off, and there is no process of it to wait for."""
+        return now < self.state.learnt[model].backoff_until and not any(each.stays for each in self.state.of(model))
 
     def grant(self, request: Request, instance: Instance, now: float) -> Grant:
         self.state.fly(request, instance, now)
-        return Grant(request.id, request.model)
+        return Grant(request.id, instance.load)
 
     def tell(self, request: Request) -> Tell:
         if request.on is not None:
@@ -203,7 +219,7 @@ class Machine(ABC):
             return refusals.unloaded(request.id, model)
         if model not in self.state.catalogue.recipes:
             return refusals.removed(request.id, model)
-        if request.failed_before or now < seen.backoff_until:
+        if request.failed_before or self.is_hopeless(model, now):
             return refusals.died(request.id, model, seen, now)
         return None
 
@@ -223,11 +239,16 @@ class Machine(ABC):
 
     # Processes
 
-    def start(self, model: str, waiters: Iterable[Request], evict: list[Instance], now: float) -> list[Effect]:
+    def start(
+        self, model: str, waiters: Iterable[Request], evict: list[Instance], now: float, *, preload: bool = False
+    ) -> list[Effect]:
+        seen, places = self.state.learnt[model], {victim.place for victim in evict}
         for victim in evict:
             self.state.is_stopping(victim, "evicted")
-        instance = self.state.begin(model, now)
-        effects: list[Effect] = [StartLoad(instance.load, model, sorted(victim.model for victim in evict))]
+        instance = self.state.begin(model, max(map(seen.load_at, places), default=seen.best_load_s), now)
+        instance.preload = preload
+        loads = sorted(victim.load for victim in evict)
+        effects: list[Effect] = [StartLoad(instance.load, model, loads, dict(seen.places))]
         for request in list(waiters):
             self.state.join(request, instance)
             effects.append(self.tell(request))
@@ -242,17 +263,15 @@ class Machine(ABC):
             return []
         if not self._has_free_room(model):
             return []
-        effects = self.start(model, (), [], now)
-        self.state.present[model].preload = True
         del self.state.preloads[model]
-        return effects
+        return self.start(model, (), [], now, preload=True)
 
     def stop(self, instances: list[Instance], reason: str) -> list[Effect]:
         if not instances:
             return []
         for instance in instances:
             self.state.is_stopping(instance, reason)
-        return [StopModels([instance.model for instance in instances], reason)]
+        return [StopProcesses([instance.load for instance in instances], reason)]
 
     def _load_done(self, event: LoadDone, now: float) -> list[Effect]:
         instance = self.state.loads.get(event.load)
@@ -261,24 +280,29 @@ class Machine(ABC):
         if event.error or event.no_room:
             return self._load_failed(instance, event, now)
         self.state.is_ready(instance, now)
-        self.state.learnt[instance.model].loaded(now - instance.began)
-        effects: list[Effect] = []
-        while instance.waiters and instance.in_flight < instance.limit:
-            effects.append(self.grant(next(iter(instance.waiters.values())), instance, now))
-        return effects + self.back_to_line(list(instance.waiters.values())) + self.settle(now)
+        instance.place = event.place
+        self.state.learnt[instance.model].loaded(now - instance.began, event.place)
+        waited = list(instance.waiters.values())
+        effects = self._serve_loaded(instance, now)
+        effects += [self.tell(request) for request in waited if request.place == QUEUED]
+        return effects + self.settle(now)
 
     def _load_failed(self, instance: Instance, event: LoadDone, now: float) -> list[Effect]:
+        """Those who wait for it hear so, unless the model has another process that may serve them yet."""
         model, waiters = instance.model, list(instance.waiters.values())
         seen = self.state.learnt[model]
         if event.error:
             seen.failed(event.error, now)
+        else:
+            seen.held_until = now + PAUSE_S
+            if instance.preload:
+                self.state.preloads[model] = None
+        others = any(each.stays and each is not instance for each in self.state.of(model))
+        if event.error and not others:
             lost = self.state.waiting_for(model) if now < seen.backoff_until else waiters
             effects = self.refuse(lost, lambda request: refusals.load_failed(request.id, model, seen, now))
         else:
-            seen.held_until = now + PAUSE_S
             effects = self.back_to_line(waiters)
-            if instance.preload:
-                self.state.preloads[model] = None
         self.state.is_gone(instance)
         return effects + self.settle(now)
 
@@ -290,31 +314,30 @@ class Machine(ABC):
         return effects
 
     def _stopped(self, event: Stopped, now: float) -> list[Effect]:
-        instance = self.state.present.get(event.model)
-        if instance is None or event.load not in (0, instance.load):
+        instance = self.state.present.get(event.load)
+        if instance is None:
             return self.settle(now)  # whatever it was, its room is free
         if instance.phase == LOADING:
-            # Without its token this may be the word about the process before; every load has an end of its own.
-            return self._load_done(LoadDone(event.load, event.error or "it was stopped"), now) if event.load else []
-        seen = self.state.learnt[event.model]
+            return self._load_done(LoadDone(event.load, event.error or "it was stopped"), now)
+        model, seen = instance.model, self.state.learnt[instance.model]
         if now - instance.ready_at >= STEADY_S:
-            seen.failures = 0
+            seen.forgive()
         if event.error and instance.phase == READY:
             seen.failed(event.error, now)
         self.state.is_gone(instance)
         effects: list[Effect] = []
-        if now < seen.backoff_until:
-            lost = self.state.waiting_for(event.model)
-            effects = self.refuse(lost, lambda request: refusals.died(request.id, event.model, seen, now))
-        return effects + self._tell_unloaded(event.model) + self.settle(now)
+        if self.is_hopeless(model, now):
+            lost = self.state.waiting_for(model)
+            effects = self.refuse(lost, lambda request: refusals.died(request.id, model, seen, now))
+        return effects + self._tell_unloaded(instance) + self.settle(now)
 
     def _gate_drained(self, event: GateDrained, now: float) -> list[Effect]:
         instance = gates.drained(self.state, event, now)
         return [] if instance is None else self._leave_if_idle(instance) + self.settle(now)
 
-    def _tell_unloaded(self, model: str) -> list[Effect]:
+    def _tell_unloaded(self, gone: Instance) -> list[Effect]:
         for unloading in self.state.unloading:
-            unloading.left.discard(model)
+            unloading.left.discard(gone.load)
         done = [unloading for unloading in self.state.unloading if not unloading.left]
         self.state.unloading = [unloading for unloading in self.state.unloading if unloading.left]
         return [Unloaded(unloading.ref, unloading.models) for unloading in done]

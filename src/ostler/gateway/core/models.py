@@ -18,11 +18,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     pinned: bool = False
     concurrency: int | None = None
     """Requests served at once; None: any number."""
+    max_instances: int = 1
+    """Processes at once; a second one helps only where the first may not serve any number of requests."""
     queue_limit: int | None = None
     """Requests that may wait; None: any number."""
     priority: int = 0
     load_s: float | None = None
-    """How long a load takes, until that has been measured."""
+    """How long a load takes, until that has been measured; and where that was measured before."""
+    load_at: dict[str, float] = {}
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +72,10 @@ class Catalogue:
     def evict_cost(self, model: str) -> float:
         return self.config.sets.evict_costs.get(model, 1.0)
 
+    def max_instances(self, model: str) -> int:
+        recipe = self.recipes.get(model)
+        return 1 if recipe is None else recipe.max_instances
+
     def pinned(self, model: str) -> bool:
         recipe = self.recipes.get(model)
         return recipe is not None and recipe.pinned
@@ -107,6 +114,9 @@ def _problems(config: Config) -> Iterator[tuple[str, str]]:
         yield from ((f"sets[{index}]", what) for what in _unknown(members, known))
     yield from (("evict_costs", what) for what in _unknown(config.sets.evict_costs, known))
     yield from (("preload", what) for what in _unknown(config.preload, known))
+    for index, recipe in enumerate(config.models):
+        if recipe.max_instances < 1:
+            yield f"models[{index}]", f"{recipe.name!r} may have {recipe.max_instances} processes; say 1 or more"
     if not config.quantum >= 0:
         yield "quantum", f"{config.quantum} is not a number from 0 to inf"
 

@@ -6,6 +6,7 @@ from ostler.gateway.core import refusals
 from ostler.gateway.core.effects import Effect, Unloaded
 from ostler.gateway.core.events import (
     ConfigChanged,
+    LoadTimesKnown,
     ModelFound,
     PreloadAsked,
     ShutdownAsked,
@@ -13,24 +14,28 @@ from ostler.gateway.core.events import (
     YieldAsked,
 )
 from ostler.gateway.core.models import Catalogue
-from ostler.gateway.core.state import LOADING, READY, STOPPING, Instance, Unloading
+from ostler.gateway.core.state import READY, STOPPING, Instance, Unloading
 
 if TYPE_CHECKING:
     from ostler.gateway.core.machine import Machine
 
-Order = ModelFound | UnloadAsked | PreloadAsked | YieldAsked | ConfigChanged | ShutdownAsked
+RECIPE = ("changed", "removed", "surplus")
+"""Why a process leaves that another configuration would keep."""
+Order = ModelFound | LoadTimesKnown | UnloadAsked | PreloadAsked | YieldAsked | ConfigChanged | ShutdownAsked
 
 
 def obey(machine: "Machine", order: Order, now: float) -> list[Effect]:
     match order:
         case ModelFound():
             return _found(machine, order, now)
+        case LoadTimesKnown():
+            return _know(machine, order)
         case UnloadAsked():
             return _unload(machine, order, now)
         case PreloadAsked():
             return _preload(machine, order.models, now)
         case YieldAsked():
-            return _yield(machine, order.model, now)
+            return _yield(machine, order.load, now)
         case ConfigChanged():
             return _configure(machine, Catalogue(order.config), now)
         case ShutdownAsked():
@@ -39,14 +44,30 @@ def obey(machine: "Machine", order: Order, now: float) -> list[Effect]:
 
 def _found(machine: "Machine", found: ModelFound, now: float) -> list[Effect]:
     state = machine.state
-    recipe = state.catalogue.recipes.get(found.model)
-    if found.model in state.present:
+    if found.load in state.present:
         return []
-    instance = state.find(found.model, found.digest, found.load, now)
-    unwanted = "removed" if recipe is None else "changed" if recipe.digest != found.digest else ""
-    why = "shutdown" if state.closing else unwanted
-    effects = leave(machine, instance, why, now) if why else []
+    instance = state.find(found, now)
+    unwanted = "shutdown" if state.closing else _unwanted(machine, instance)
+    effects = leave(machine, instance, unwanted, now) if unwanted else []
     return effects + machine.settle(now)
+
+
+def _unwanted(machine: "Machine", instance: Instance) -> str:
+    """Why a process should not be there under the present configuration."""
+    catalogue, there = machine.state.catalogue, machine.state.of(instance.model)
+    recipe = catalogue.recipes.get(instance.model)
+    if recipe is None:
+        return "removed"
+    if recipe.digest != instance.digest:
+        return "changed"
+    return "surplus" if sum(each.stays for each in there) > recipe.max_instances else ""
+
+
+def _know(machine: "Machine", known: LoadTimesKnown) -> list[Effect]:
+    for model, times in known.times.items():
+        if model in machine.state.learnt:
+            machine.state.learnt[model].know(times)
+    return []
 
 
 def _preload(machine: "Machine", models: list[str], now: float) -> list[Effect]:
@@ -60,31 +81,33 @@ def _preload(machine: "Machine", models: list[str], now: float) -> list[Effect]:
 def _unload(machine: "Machine", asked: UnloadAsked, now: float) -> list[Effect]:
     state = machine.state
     known = [state.catalogue.names.get(model, model) for model in asked.models]
-    models = list(dict.fromkeys(known)) if known else [*state.catalogue.recipes, *state.present]
+    every = [*state.catalogue.recipes, *(each.model for each in state.present.values())]
+    models = list(dict.fromkeys(known or every))
     effects: list[Effect] = []
     for model in models:
         state.preloads.pop(model, None)
         lost = state.waiting_for(model)
         effects += machine.refuse(lost, lambda request: refusals.unloaded(request.id, request.model))
-    there = [state.present[model] for model in dict.fromkeys(models) if model in state.present]
+    there = [instance for model in models for instance in state.of(model)]
     effects += machine.stop([instance for instance in there if instance.phase != STOPPING], "unloaded")
-    names = [instance.model for instance in there]
-    if names:
-        state.unloading.append(Unloading(asked.ref, names, set(names)))
+    if there:
+        names = list(dict.fromkeys(instance.model for instance in there))
+        state.unloading.append(Unloading(asked.ref, names, {instance.load for instance in there}))
     else:
         effects.append(Unloaded(asked.ref, []))
     return effects + machine.settle(now)
 
 
-def _yield(machine: "Machine", model: str, now: float) -> list[Effect]:
-    """A model that is being loaded for somebody is not idle: the job asks again when it is."""
-    instance = machine.state.present.get(model)
-    if instance is None or instance.phase == STOPPING or machine.state.catalogue.pinned(model):
+def _yield(machine: "Machine", load: int, now: float) -> list[Effect]:
+    """A process that is being loaded for somebody is not idle: the job asks again when it is."""
+    instance = machine.state.present.get(load)
+    if instance is None or instance.phase == STOPPING or machine.state.is_pinned(instance):
         return []
     if instance.phase == READY:
         effects = leave(machine, instance, "yielded", now)
     else:
-        effects = [] if instance.waiters else machine.stop([instance], "yielded")
+        wanted = instance.waiters or machine.state.line.count(instance.model)
+        effects = [] if wanted else machine.stop([instance], "yielded")
     return effects + machine.settle(now)
 
 
@@ -101,26 +124,23 @@ def _configure(machine: "Machine", catalogue: Catalogue, now: float) -> list[Eff
     vanished = [request for request in state.waiting.values() if request.model not in catalogue.recipes]
     effects += machine.refuse(vanished, lambda request: refusals.removed(request.id, request.model))
     state.configure(catalogue)
-    for instance in list(state.present.values()):
+    for instance in reversed(list(state.present.values())):
         effects += _follow_recipe(machine, instance, now)
     return effects + machine.settle(now)
 
 
 def _follow_recipe(machine: "Machine", instance: Instance, now: float) -> list[Effect]:
     """A process goes on only with the recipe it was started with; who waits for it waits for the next one."""
-    recipe = machine.state.catalogue.recipes.get(instance.model)
-    if recipe is not None and recipe.digest == instance.digest:
-        if instance.leaving in ("changed", "removed"):
-            instance.leaving = ""
-            instance.reopen(now)
+    if instance.leaving in RECIPE:
+        instance.leaving = ""
+        instance.reopen(now)
+    unwanted = _unwanted(machine, instance) if instance.stays else ""
+    if not unwanted:
         return []
-    reason = "removed" if recipe is None else "changed"
     if instance.phase == READY:
-        return leave(machine, instance, reason, now)
-    if instance.phase == LOADING:
-        stopped = machine.stop([instance], reason)
-        return stopped + machine.back_to_line(list(instance.waiters.values()))
-    return []
+        return leave(machine, instance, unwanted, now)
+    stopped = machine.stop([instance], unwanted)
+    return stopped + machine.back_to_line(list(instance.waiters.values()))
 
 
 def _shut_down(machine: "Machine", now: float) -> list[Effect]:

@@ -7,11 +7,15 @@ from ostler.gateway.core.events import Event
 from ostler.gateway.core.eviction import Capacity
 from ostler.gateway.core.explain import Place
 from ostler.gateway.core.fifo import Fifo
+from ostler.gateway.core.learnt import LoadTimes
 from ostler.gateway.core.models import Config
 from ostler.gateway.core.serial import Serial
+from ostler.gateway.core.state import State
 
 
 class Scheduler(Protocol):
+    state: State
+
     def step(self, event: Event, now: float) -> list[Effect]: ...
 
     def due(self) -> float | None:
@@ -22,8 +26,12 @@ class Scheduler(Protocol):
 
     def places(self, now: float) -> list[Place]: ...
 
-    def price(self, model: str, now: float) -> float | None:
-        """What a job that wants the room of this model should pay for it, in seconds; None: it is not to be had."""
+    def price(self, load: int, now: float) -> float | None:
+        """What a job that wants the room of this process should pay for it, in seconds; None: it is not to be had."""
+        ...
+
+    def load_times(self) -> dict[str, LoadTimes]:
+        """Of all models that were loaded, for whoever comes after this gateway: `LoadTimesKnown`."""
         ...
 
 

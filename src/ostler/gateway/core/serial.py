@@ -17,6 +17,9 @@ class Serial(Machine):
         effects = self.settle(now)
         return [*effects, self.tell(request)] if request.on is None else effects
 
+    def _serve_loaded(self, instance: Instance, now: float) -> list[Effect]:
+        return [self.grant(request, instance, now) for request in list(instance.waiters.values())]
+
     def _flight_ended(self, instance: Instance, now: float) -> list[Effect]:
         return self.settle(now)
 
@@ -29,7 +32,7 @@ class Serial(Machine):
             return effects
         if request is None:
             return effects + self._preload(now)
-        own = state.present.get(request.model)
+        own = max(state.of(request.model), key=lambda each: each.phase != STOPPING, default=None)
         if own is None:
             return effects + self._load(request, now)
         if own.phase == LOADING:
@@ -56,7 +59,7 @@ class Serial(Machine):
         if now < held_until:
             self.state.look_again(held_until)
             return []
-        if not self.capacity.fits(request.model, [each.model for each in others], ()):
+        if not self.capacity.fits(request.model, list(self.state.present), {}):
             return []
         return self.start(request.model, [request], others, now)
 
@@ -71,7 +74,7 @@ class Serial(Machine):
         return []
 
     def _has_free_room(self, model: str) -> bool:
-        return self.capacity.fits(model, (), ())
+        return self.capacity.fits(model, (), {})
 
     def _estimates(self, requests: list[Request], now: float) -> list[float]:
         return explain.estimate_in_a_row(self.state, requests, now)

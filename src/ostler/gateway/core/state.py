@@ -1,13 +1,16 @@
-"""What the gateway knows: who waits where, what is loaded, what is under way. One process of a model at most."""
+"""What the gateway knows: who waits where, what is loaded, what is under way. A process is known by the token of the
+load that began it."""
 
 import heapq
 import math
 import sys
+from collections import Counter
 from collections.abc import Collection
 from itertools import count
 
 import msgspec
 
+from ostler.gateway.core.events import ModelFound, RequestArrived
 from ostler.gateway.core.learnt import FIRST_LOAD_S, Learnt
 from ostler.gateway.core.line import Line, Overtakings
 from ostler.gateway.core.models import Catalogue, Config, Recipe
@@ -27,6 +30,7 @@ class Request(msgspec.Struct, eq=False):
     place: str = ARRIVING
     failed_before: bool = False
     granted_at: float = 0.0
+    user: str = ""
     on: "Instance | None" = None
     """The process that it waits for or is served by."""
 
@@ -39,6 +43,10 @@ class Instance(msgspec.Struct, eq=False):
     digest: str
     began: float
     limit: int = sys.maxsize
+    expected_s: float = 0.0
+    """How long its load will take, by all that was known when it began."""
+    place: str = ""
+    """The worker it runs on, once it is ready."""
     phase: str = LOADING
     waiters: dict[int, Request] = {}
     """Those who are served when the load is done."""
@@ -70,6 +78,11 @@ class Instance(msgspec.Struct, eq=False):
         """Serves, or may serve for all that is known here."""
         return self.in_flight > 0 or self.gate != SHUT
 
+    @property
+    def stays(self) -> bool:
+        """Will serve, now or later, for all that was decided."""
+        return self.phase == LOADING or (self.phase == READY and not self.leaving)
+
     def reopen(self, now: float) -> None:
         self.open = self.phase == READY and not self.leaving and not self.closed and self.paused_until <= now
 
@@ -79,19 +92,25 @@ class Unloading(msgspec.Struct, eq=False):
 
     ref: int
     models: list[str]
-    left: set[str]
+    left: set[int]
+
+
+_NONE: dict[int, Instance] = {}
 
 
 class State:
     def __init__(self, config: Config) -> None:
         self.catalogue = Catalogue(config)
         self.learnt: dict[str, Learnt] = {}
-        self.present: dict[str, Instance] = {}
+        self.present: dict[int, Instance] = {}
+        self._of: dict[str, dict[int, Instance]] = {}
         self.loads: dict[int, Instance] = {}
         self.requests: dict[int, Request] = {}
         self.waiting: dict[int, Request] = {}
         """All that are not in flight, by arrival."""
         self.flights = 0
+        self.served_for: Counter[tuple[str, str]] = Counter()
+        """Requests in flight by model and user."""
         self.line = Line()
         self.overtakings = Overtakings()
         self.preloads: dict[str, None] = dict.fromkeys(config.preload)
@@ -102,7 +121,7 @@ class State:
         """How long the first of those who wait for a load had to wait until it began."""
         self.look_at = math.inf
         """When something that waits for time alone may go on."""
-        self._idle_ends: list[tuple[float, int, str]] = []
+        self._idle_ends: list[tuple[float, int]] = []
         self._seqs = count(1)
         self._tokens = count(1)
         self.configure(self.catalogue)
@@ -113,7 +132,8 @@ class State:
         self.preloads = {model: None for model in (*self.preloads, *added) if model in catalogue.recipes}
         for recipe in catalogue.recipes.values():
             if recipe.name not in self.learnt:
-                self.learnt[recipe.name] = Learnt(load_s=FIRST_LOAD_S if recipe.load_s is None else recipe.load_s)
+                load_s = FIRST_LOAD_S if recipe.load_s is None else recipe.load_s
+                self.learnt[recipe.name] = Learnt(load_s, bool(recipe.load_at), dict(recipe.load_at))
             elif recipe.name not in before.recipes or before.recipes[recipe.name].digest != recipe.digest:
                 self.learnt[recipe.name].forgive()
         for instance in self.present.values():
@@ -122,9 +142,9 @@ class State:
 
     # Requests
 
-    def arrive(self, request: int, model: str, now: float, failed_before: bool = False) -> Request:
-        made = Request(request, model, next(self._seqs), now, failed_before=failed_before)
-        self.requests[request] = made
+    def arrive(self, asked: RequestArrived, model: str, now: float) -> Request:
+        made = Request(asked.request, model, next(self._seqs), now, failed_before=asked.again, user=asked.user)
+        self.requests[made.id] = made
         return made
 
     def enqueue(self, request: Request) -> None:
@@ -145,6 +165,7 @@ class State:
         request.place, request.on, request.granted_at = IN_FLIGHT, instance, now
         instance.in_flight += 1
         self.flights += 1
+        self.served_for[request.model, request.user] += 1
         if self.waiting:
             self.waiting.pop(request.id, None)
             self.overtakings.granted(request.seq, self.waiting)
@@ -169,6 +190,10 @@ class State:
         elif request.on is not None:
             request.on.in_flight -= 1
             self.flights -= 1
+            whose = request.model, request.user
+            self.served_for[whose] -= 1
+            if not self.served_for[whose]:
+                del self.served_for[whose]
 
     def _waits(self, request: Request) -> None:
         if request.id in self.waiting:
@@ -185,35 +210,80 @@ class State:
         alike = (row for model, row in self.line.rows.items() if self.priority(model) == urgency)
         return more_urgent + sum(self.line.older(row, request.seq) for row in alike)
 
+    def next_in_line(self, model: str) -> Request | None:
+        """Of the users who wait for the model, the one for whom it serves the fewest; of several, who came first."""
+        firsts = self.line.firsts(model)
+        return min(firsts, key=lambda each: (self.served_for[model, each.user], each.seq), default=None)
+
     def waiting_for(self, model: str) -> list[Request]:
-        """Those in the line, and those who wait for its load."""
-        instance = self.present.get(model)
-        return [*self.line.row(model), *(instance.waiters.values() if instance is not None else ())]
+        """Those in the line, and those who wait for its loads."""
+        at_loads = (request for each in self.of(model) for request in each.waiters.values())
+        return [*self.line.row(model), *at_loads]
 
     def count_waiting(self, model: str) -> int:
-        instance = self.present.get(model)
-        return self.line.count(model) + (len(instance.waiters) if instance is not None else 0)
+        return self.line.count(model) + sum(len(each.waiters) for each in self.of(model))
 
     def priority(self, model: str) -> int:
         return self.catalogue.recipes[model].priority
 
     # Processes
 
-    def begin(self, model: str, now: float) -> Instance:
+    def of(self, model: str) -> Collection[Instance]:
+        """The processes of a model; those that are ready in the order in which they became so."""
+        return self._of.get(model, _NONE).values()
+
+    def best(self, model: str) -> Instance | None:
+        """Of those that take requests the one with most free places; of several the one that was ready first."""
+        found: Instance | None = None
+        for each in self.of(model):
+            if each.open and (found is None or each.limit - each.in_flight > found.limit - found.in_flight):
+                found = each
+        return found
+
+    def rank(self, instance: Instance) -> int:
+        """How many processes of its model are ready, stay, and were there before it. What makes a model worth keeping
+        is its first process; the others are extra."""
+        found = 0
+        for each in self.of(instance.model):
+            if each is instance:
+                break
+            found += each.phase == READY and each.stays
+        return found
+
+    def is_pinned(self, instance: Instance) -> bool:
+        return self.catalogue.pinned(instance.model) and not self.rank(instance)
+
+    def lacks_process(self, model: str) -> bool:
+        """It has none that stays, and may have another."""
+        there = self.of(model)
+        return len(there) < self.catalogue.max_instances(model) and not any(each.stays for each in there)
+
+    def want_room(self) -> list[str]:
+        """Models that somebody waits for, and that could only be served by a load."""
+        return [model for model in self.line.rows if self.lacks_process(model)]
+
+    def begin(self, model: str, expected_s: float, now: float) -> Instance:
         recipe = self.catalogue.recipes[model]
-        made = Instance(model, next(self._tokens), recipe.digest, now, limit(recipe))
-        self.present[model] = self.loads[made.load] = made
+        made = Instance(model, next(self._tokens), recipe.digest, now, limit(recipe), expected_s)
+        self._add(made)
         return made
 
-    def find(self, model: str, digest: str, load: int, now: float) -> Instance:
-        self.learnt.setdefault(model, Learnt())
-        made = Instance(model, load or next(self._tokens), digest, now, limit(self.catalogue.recipes.get(model)))
-        self.present[model] = self.loads[made.load] = made
+    def find(self, found: ModelFound, now: float) -> Instance:
+        self.learnt.setdefault(found.model, Learnt())
+        load, recipe = found.load or next(self._tokens), self.catalogue.recipes.get(found.model)
+        made = Instance(found.model, load, found.digest, now, limit(recipe), place=found.place)
+        self._add(made)
         self.is_ready(made, now)
         return made
 
+    def _add(self, made: Instance) -> None:
+        self.present[made.load] = self.loads[made.load] = made
+        self._of.setdefault(made.model, {})[made.load] = made
+
     def is_ready(self, instance: Instance, now: float) -> None:
         del self.loads[instance.load]
+        siblings = self._of[instance.model]
+        siblings[instance.load] = siblings.pop(instance.load)
         instance.phase, instance.ready_at = READY, now
         instance.reopen(now)
         self.arm(instance)
@@ -225,11 +295,15 @@ class State:
 
     def is_gone(self, instance: Instance) -> None:
         self.loads.pop(instance.load, None)
-        del self.present[instance.model]
+        del self.present[instance.load]
+        siblings = self._of[instance.model]
+        del siblings[instance.load]
+        if not siblings:
+            del self._of[instance.model]
         instance.phase, instance.open, instance.gate = GONE, False, SHUT
 
-    def coming(self) -> Collection[str]:
-        return [instance.model for instance in self.loads.values()]
+    def coming(self) -> dict[int, str]:
+        return {load: instance.model for load, instance in self.loads.items()}
 
     # Time
 
@@ -239,18 +313,18 @@ class State:
     def arm(self, instance: Instance) -> None:
         """Be reminded of a model that may have been idle for too long. Only a reminder: who gets it looks."""
         recipe = self.catalogue.recipes.get(instance.model)
-        if recipe is not None and recipe.ttl_s > 0 and not recipe.pinned and instance.phase == READY:
+        if recipe is not None and recipe.ttl_s > 0 and instance.phase == READY and not self.is_pinned(instance):
             self._remind(instance, instance.idle_since + recipe.ttl_s)
 
     def idle_too_long(self, now: float) -> list[Instance]:
         found = []
         while self._idle_ends and self._idle_ends[0][0] <= now:
-            _, load, model = heapq.heappop(self._idle_ends)
-            instance = self.present.get(model)
-            recipe = self.catalogue.recipes.get(model)
-            if instance is None or instance.load != load or instance.phase != READY:
+            _, load = heapq.heappop(self._idle_ends)
+            instance = self.present.get(load)
+            recipe = self.catalogue.recipes.get(instance.model) if instance is not None else None
+            if instance is None or instance.phase != READY or recipe is None:
                 continue
-            if recipe is None or recipe.pinned or not recipe.ttl_s:
+            if not recipe.ttl_s or self.is_pinned(instance):
                 continue
             is_used = instance.in_flight or instance.through_gate or instance.leaving
             ends = (now if is_used else instance.idle_since) + recipe.ttl_s
@@ -261,7 +335,7 @@ class State:
         return found
 
     def _remind(self, instance: Instance, at: float) -> None:
-        heapq.heappush(self._idle_ends, (at, instance.load, instance.model))
+        heapq.heappush(self._idle_ends, (at, instance.load))
 
     def due(self) -> float | None:
         at = min(self.look_at, self._idle_ends[0][0] if self._idle_ends else math.inf)

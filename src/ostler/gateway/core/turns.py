@@ -18,17 +18,17 @@ class Turns:
         self._state = state
         self.capacity = capacity
         self.policy = policy
-        self.promises: dict[str, tuple[str, ...]] = {}
+        self.promises: dict[str, tuple[int, ...]] = {}
         """To each model whose time has come: the residents that make room for it. Nobody else may use that room."""
 
     def candidates(self, target: str, may: Callable[[Instance], bool], now: float) -> list[Candidate]:
         return [
-            Candidate(each.model, self.policy.loss(self._state, each, target, now), each.last_use)
+            Candidate(each.load, self.policy.loss(self._state, each, target, now), each.last_use, each.model)
             for each in self._state.present.values()
             if may(each)
         ]
 
-    def lets_start(self, target: str, gone: Collection[str]) -> bool:
+    def lets_start(self, target: str, gone: Collection[int]) -> bool:
         """With these gone the target has room now, and what was promised to others stays possible."""
         return fits(self._state, self.capacity, target, gone) and all(
             fits(self._state, self.capacity, other, {*promised, *gone}, (target,))
@@ -47,8 +47,8 @@ class Turns:
             if now < ripe:
                 return state.look_again(ripe)
             self._promise(target, now)
-        for model in self.promises.get(target, ()):
-            resident = state.present[model]
+        for load in self.promises.get(target, ()):
+            resident = state.present[load]
             ends = turn_ends(state, resident, target, first.since)
             if ends <= now or resident.closed:
                 resident.closed = True
@@ -57,19 +57,18 @@ class Turns:
                 state.look_again(ends)
 
     def _promise(self, target: str, now: float) -> None:
-        catalogue = self._state.catalogue
-        candidates = self.candidates(target, lambda each: may_go(catalogue, each, target), now)
+        candidates = self.candidates(target, lambda each: may_go(self._state, each, target), now)
         chosen = choose(candidates, lambda gone: self._possible(target, gone))
         if chosen:
             self.promises[target] = tuple(chosen)
-            for model in chosen:
-                self._state.present[model].promised_to = target
+            for load in chosen:
+                self._state.present[load].promised_to = target
 
-    def _possible(self, target: str, gone: Collection[str]) -> bool:
+    def _possible(self, target: str, gone: Collection[int]) -> bool:
         """Once these and all others that were promised are gone, there is room for the target beside all that were
         promised room."""
         waiting = [other for other in self.promises if other != target]
-        going = {*gone, *(model for other in waiting for model in self.promises[other])}
+        going = {*gone, *(load for other in waiting for load in self.promises[other])}
         return fits(self._state, self.capacity, target, going, waiting) and all(
             fits(self._state, self.capacity, other, going, [target, *(each for each in waiting if each != other)])
             for other in waiting
@@ -77,29 +76,29 @@ class Turns:
 
     def drop(self, target: str, now: float) -> None:
         """The target needs no promise any more."""
-        for model in self.promises.pop(target, ()):
-            self._release(model, target, now)
+        for load in self.promises.pop(target, ()):
+            self._release(load, target, now)
 
-    def _release(self, model: str, target: str, now: float) -> None:
-        resident = self._state.present.get(model)
+    def _release(self, load: int, target: str, now: float) -> None:
+        resident = self._state.present.get(load)
         if resident is not None and resident.promised_to == target:
             resident.promised_to, resident.closed = "", False
             resident.reopen(now)
 
     def drop_stale(self, now: float) -> None:
-        """Forget promises to models that wait no more, and those that can no longer be kept."""
-        for target, models in list(self.promises.items()):
-            kept = tuple(model for model in models if self._can_keep(model, target))
-            for model in models:
-                if model not in kept:
-                    self._release(model, target, now)
+        """Forget promises to models that wait no more, and those that can no longer be kept beside the rest."""
+        for target in list(self.promises):
+            if self._state.line.first(target) is None or not self._state.lacks_process(target):
+                self.drop(target, now)
+        for target, loads in list(self.promises.items()):
+            kept = tuple(load for load in loads if self._can_keep(load, target))
+            for load in loads:
+                if load not in kept:
+                    self._release(load, target, now)
             self.promises[target] = kept
-            waits = self._state.line.first(target) is not None and target not in self._state.present
-            if not kept or not waits or not self._possible(target, kept):
+            if not kept or not self._possible(target, kept):
                 self.drop(target, now)
 
-    def _can_keep(self, model: str, target: str) -> bool:
-        resident = self._state.present.get(model)
-        if resident is None or resident.promised_to != target:
-            return False
-        return may_go(self._state.catalogue, resident, target)
+    def _can_keep(self, load: int, target: str) -> bool:
+        resident = self._state.present.get(load)
+        return resident is not None and resident.promised_to == target and may_go(self._state, resident, target)

@@ -23,6 +23,12 @@ def main() -> int:
     options = parser.parse_args()
     host, _, port = options.listen.rpartition(":")
     _allow_many_files()
+    if options.spool is not None:
+        try:
+            options.spool.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            print(f"relay: {options.spool} cannot be made: {error.strerror or error}", file=sys.stderr)
+            return 1
     control = socket.socket(fileno=options.control)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -16,6 +16,7 @@ STREAM_HEAD = (
     b"X-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n%b\r\n"
 )
 CLOSE = b"Connection: close\r\n"
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %b\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 DONE_EVENT = b"data: [DONE]\n\n"
 

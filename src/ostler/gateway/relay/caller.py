@@ -301,6 +301,14 @@ class Caller(asyncio.Protocol):
             self.transport.resume_reading()
         self.transport.write_eof()
 
+    def hand_over(self, protocol: asyncio.Protocol, rest: bytes) -> None:
+        """The connection is another's from now on."""
+        self._deaf = True
+        self._relay.left(self)
+        self.transport.set_protocol(protocol)
+        if rest:
+            protocol.data_received(rest)
+
     # Patience
 
     def look(self, now: float) -> None:

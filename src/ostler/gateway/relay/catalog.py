@@ -10,9 +10,11 @@ from ostler.gateway.relay.answers import encode
 if TYPE_CHECKING:
     from ostler.gateway.relay.instances import Instance
 
+WORKER = "worker"
+
 
 class Key:
-    __slots__ = ("digest", "in_flight", "limit", "role", "user")
+    __slots__ = ("digest", "in_flight", "is_worker", "limit", "role", "user")
 
     def __init__(self, setup: KeySetup) -> None:
         self.digest = bytes.fromhex(setup.digest)
@@ -22,6 +24,7 @@ class Key:
     def configure(self, setup: KeySetup) -> None:
         self.user = setup.user
         self.role = setup.role
+        self.is_worker = setup.role == WORKER
         self.limit = setup.limits.in_flight
 
 

@@ -60,6 +60,7 @@ class Exchange:
     collected: bytearray | None = None
     """The body of an answer that cannot be passed on, but says why."""
     bytes_out = 0
+    _queue_s = 0.0
     _first_byte_s = 0.0
     _retried = False
     _given_back = False
@@ -124,6 +125,7 @@ class Exchange:
     def serve(self, instance: "Instance") -> None:
         if self.waiting:
             self._wait_no_more()
+            self._queue_s = time.monotonic() - self.at
         self.instance = instance
         self._retried = False
         instance.exchanges.add(self)
@@ -235,6 +237,10 @@ class Exchange:
             assert upstream is not None
             self._break_off(upstream, Refusal(502, "upstream_error", message))
             self._done(self.status, error)
+        elif instance.unloaded and not self.asked:
+            gone = f"{self.model.name!r} was unloaded; ask again to have it loaded anew"
+            self._answer_with(Refusal(503, "unloaded", gone))
+            self._done(503, error)
         elif may_again and upstream is not None and upstream.reused and not self._retried and instance.alive:
             self._retried = True
             instance.begin(self, fresh=True)
@@ -391,6 +397,7 @@ class Exchange:
             gave_back,
             self._key.user,
             self.asked,
+            self._queue_s,
         )
         self._relay.released(self, instance, done)
 

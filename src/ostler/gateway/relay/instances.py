@@ -3,36 +3,44 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from ostler.gateway.relay.upstream import Upstream
+from ostler.gateway.control import Way
 
 if TYPE_CHECKING:
     from ostler.gateway.relay.catalog import Model
+    from ostler.gateway.relay.connecting import Connecting
     from ostler.gateway.relay.exchange import Exchange
     from ostler.gateway.relay.limits import Limits
+    from ostler.gateway.relay.upstream import Upstream
 
 
 class Instance:
     __slots__ = (
-        *("_connecting", "_limits", "alive", "closing", "exchanges", "host", "host_line", "id", "idle", "limit"),
-        *("model", "port", "served"),
+        *("_begun", "_connecting", "_limits", "alive", "closing", "exchanges", "host", "id", "idle", "limit", "lines"),
+        *("model", "port", "prefix", "served", "unloaded", "way"),
     )
 
-    def __init__(self, name: str, host: str, port: int, limits: "Limits") -> None:
+    def __init__(self, name: str, host: str, port: int, way: Way, connecting: "Connecting", limits: "Limits") -> None:
         self.id = name
         self.host = host
         self.port = port
-        self.host_line = b"Host: %b:%d\r\n" % (f"[{host}]".encode() if ":" in host else host.encode(), port)
+        self.way = way
+        self.prefix = way.prefix.rstrip("/").encode()
+        self.lines = _own_lines(host, port, way)
+        """What heads the headers of each request there."""
         self.model: Model | None = None
         """Whose gate this is, while it stands open."""
         self.limit: int | None = None
         self.closing = False
         """The hub waits to hear that it is drained."""
+        self.unloaded = False
+        """The hub ends its process because somebody said so."""
         self.alive = True
         self.exchanges: set[Exchange] = set()
         self.served = 0
         self.idle: list[Upstream] = []
         self._limits = limits
-        self._connecting: set[asyncio.Task[None]] = set()
+        self._connecting = connecting
+        self._begun: set[asyncio.Task[None]] = set()
 
     @property
     def in_flight(self) -> int:
@@ -55,6 +63,8 @@ class Instance:
         self.alive = False
         self.shut()
         self.let_go_of_idle()
+        for task in self._begun:
+            task.cancel()
 
     def let_go_of_idle(self) -> None:
         for upstream in self.idle:
@@ -69,19 +79,13 @@ class Instance:
             self.idle.pop().begin(exchange, reused=True)
             return
         task = asyncio.get_running_loop().create_task(self._connect(exchange))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        self._begun.add(task)
+        task.add_done_callback(self._begun.discard)
 
     async def _connect(self, exchange: "Exchange") -> None:
-        loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(self._limits.connect_s):
-                _, upstream = await loop.create_connection(lambda: Upstream(self), self.host, self.port)
-        except TimeoutError:
-            if exchange.instance is self:
-                exchange.failed("its server cannot be reached: no answer in time", sent=False)
-            return
-        except OSError as error:
+            upstream = await self._connecting.open(self)
+        except (OSError, UnicodeError) as error:  # the latter of a host that can be no name
             if exchange.instance is self:
                 exchange.failed(f"its server cannot be reached: {error}", sent=False)
             return
@@ -90,9 +94,16 @@ class Instance:
         else:
             self.keep(upstream)
 
-    def keep(self, upstream: Upstream) -> None:
+    def keep(self, upstream: "Upstream") -> None:
         """A connection that can take another request."""
         if self.alive and len(self.idle) < self._limits.kept_connections and not upstream.transport.is_closing():
             self.idle.append(upstream)
         else:
             upstream.transport.close()
+
+
+def _own_lines(host: str, port: int, way: Way) -> bytes:
+    name = f"[{host}]" if ":" in host else host
+    where = name if port == (443 if way.tls else 80) else f"{name}:{port}"
+    key = f"Authorization: Bearer {way.api_key}\r\n" if way.api_key else ""
+    return f"Host: {where}\r\n{key}".encode()

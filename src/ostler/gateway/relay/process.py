@@ -44,13 +44,13 @@ class RelayProcess:
         self.relay.on_setup = self._begin
         self.relay.on_stop = self.stop
         self.relay.on_empty = self._news.set
-        _, self._link = await self._loop.create_unix_connection(
-            lambda: Link(self.relay.told, self._hub_is_lost, self._limits.hub_unread_bytes), sock=self._control
-        )
+        # Before it is connected: what the hub has said already is answered at once.
+        link = self._link = Link(self.relay.told, self._hub_is_lost, self._limits.hub_unread_bytes)
+        await self._loop.create_unix_connection(lambda: link, sock=self._control)
         for listening in self._server.sockets:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         name = self._server.sockets[0].getsockname()
-        self._link.send(Hello(ostler.__version__, name[0], name[1]))
+        link.send(Hello(ostler.__version__, name[0], name[1]))
         looking = asyncio.create_task(self._look())
         try:
             await self._until_stopped()

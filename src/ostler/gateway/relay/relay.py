@@ -14,6 +14,7 @@ from ostler.gateway.control import (
     Drained,
     Gone,
     Grant,
+    NoTunnel,
     Open,
     Refuse,
     Setup,
@@ -22,17 +23,19 @@ from ostler.gateway.control import (
     ToHub,
     ToRelay,
     Used,
+    Way,
 )
-from ostler.gateway.relay.answers import Refusal, encode, page
+from ostler.gateway.relay.answers import SWITCHING, Refusal, encode, page
 from ostler.gateway.relay.body import Spool
 from ostler.gateway.relay.caller import STOPPING, Caller
 from ostler.gateway.relay.catalog import Catalog, Key, Model
+from ostler.gateway.relay.connecting import Connecting
 from ostler.gateway.relay.exchange import Exchange
 from ostler.gateway.relay.fields import NotReadable, named, rewritten
 from ostler.gateway.relay.inquiry import MAX_BODY_BYTES, Inquiry
 from ostler.gateway.relay.instances import Instance
 from ostler.gateway.relay.limits import Limits
-from ostler.gateway.relay.request import Request, bad_request, too_large, upstream_candidates
+from ostler.gateway.relay.request import TUNNEL, TUNNELS, Request, bad_request, too_large, upstream_candidates
 
 USED_EVERY_S = 0.1
 HUB_PAGES = (b"/running", b"/unload", b"/metrics", b"/")
@@ -42,6 +45,11 @@ NO_KEY = Refusal(
     "invalid_api_key",
     "show a token as `Authorization: Bearer …` or `x-api-key: …`; this one is missing or unknown",
 )
+TUNNELS_ONLY = Refusal(403, "permission_denied", "a worker's token opens tunnels, and nothing else here")
+NO_TUNNELS = Refusal(403, "permission_denied", "tunnels are opened by workers; this token is none of a worker's")
+NOT_A_TUNNEL = Refusal(426, "upgrade_required", "a tunnel is asked for with `Upgrade: ostler-tunnel`")
+NOBODY_WAITS = Refusal(404, "not_found", "nobody waits for this tunnel: its key is wrong, was used, or comes too late")
+HUB_GONE = "the hub that would have it opened is gone"
 
 
 class Relay:
@@ -53,6 +61,7 @@ class Relay:
         self.limits = limits
         self.spool = Spool(limits, folder)
         self.catalog = Catalog()
+        self.connecting = Connecting(send, limits.connect_s)
         self.callers: set[Caller] = set()
         self.instances: dict[str, Instance] = {}
         self.requests: dict[int, Exchange | Inquiry] = {}
@@ -73,6 +82,7 @@ class Relay:
             Close: self._close,
             Gone: self._gone,
             Grant: self._grant,
+            NoTunnel: self._no_tunnel,
             Refuse: self._refuse,
             Tell: self._tell,
             Abort: self._abort,
@@ -94,6 +104,8 @@ class Relay:
                     break
             else:
                 return NO_KEY
+            if key.is_worker and not request.path.startswith(TUNNELS):
+                return TUNNELS_ONLY
         fault = request.fault(version, self.catalog.max_body_bytes)
         if fault is not None:
             # Whoever wrote this may see another end of it than we do: nothing that follows is read.
@@ -113,6 +125,8 @@ class Relay:
                 caller.refuse(request, too_large(MAX_BODY_BYTES))
             else:
                 caller.answering = Inquiry(self, caller, request, key)
+        elif path.startswith(TUNNELS):
+            self._tunnel(caller, request, key)
         elif key.limit is not None and key.in_flight >= key.limit:
             message = f"this key may have {key.limit} requests at a time; wait until one has ended"
             caller.refuse(request, Refusal(429, "too_many_requests", message, None, 1))
@@ -136,6 +150,10 @@ class Relay:
                 raise _Refused(_nothing_named(request))
         except _Refused as refused:
             caller.refuse(request, refused.refusal)
+            return
+        except _Moved:
+            query = b"?" + request.query if request.query else b""
+            self._page(caller, request, b"", 308, b"Location: %b/%b\r\n" % (request.path, query))
             return
         except NotReadable as error:
             caller.refuse(request, bad_request(str(error), "model"))
@@ -172,6 +190,8 @@ class Relay:
     def _upstream(self, request: Request) -> Model:
         for name, rest in upstream_candidates(request.path):
             if name in self.catalog.names:
+                if not rest and not request.upgrades:
+                    raise _Moved  # what its pages name beside themselves would be looked for in the wrong place
                 query = b"?" + request.query if request.query else b""
                 request.target = (rest or b"/") + query
                 return self.catalog.names[name]
@@ -190,10 +210,24 @@ class Relay:
             except _Refused as refused:
                 caller.refuse(request, refused.refusal)
 
-    def _page(self, caller: Caller, request: Request, body: bytes) -> None:
+    def _tunnel(self, caller: Caller, request: Request, key: Key) -> None:
+        """A connection to an instance, opened by the worker that runs it."""
+        name = request.path[len(TUNNELS) :].decode("latin-1")
+        if not key.is_worker:
+            caller.refuse(request, NO_TUNNELS)
+        elif not request.upgrades:
+            caller.refuse(request, NOT_A_TUNNEL)
+        elif not self.connecting.awaits(name):
+            caller.refuse(request, NOBODY_WAITS)
+        else:
+            caller.transport.write(SWITCHING % TUNNEL)
+            caller.hand_over(self.connecting.came(name, caller.transport), request.rest)
+
+    def _page(self, caller: Caller, request: Request, body: bytes, status: int = 200, more_lines: bytes = b"") -> None:
         request.persistent = request.persistent and not self.stopping
         bodiless = request.method == b"HEAD"
-        caller.transport.write(page(200, body, close=not request.persistent, bodiless=bodiless))
+        whole = page(status, body, more_lines=more_lines, close=not request.persistent, bodiless=bodiless)
+        caller.transport.write(whole)
         request.body.close()
         caller.answered()
 
@@ -237,13 +271,13 @@ class Relay:
             self.tell_use()
             self.send(Drained(instance.id))
 
-    def _instance(self, name: str, host: str, port: int) -> Instance:
+    def _instance(self, name: str, host: str, port: int, way: Way) -> Instance:
         instance = self.instances.get(name)
-        if instance is not None and (instance.host, instance.port) != (host, port):
+        if instance is not None and (instance.host, instance.port, instance.way) != (host, port, way):
             self._gone(Gone(name))
             instance = None
         if instance is None:
-            instance = self.instances[name] = Instance(name, host, port, self.limits)
+            instance = self.instances[name] = Instance(name, host, port, way, self.connecting, self.limits)
         return instance
 
     # What the hub says
@@ -258,7 +292,8 @@ class Relay:
     def _open(self, message: Open) -> None:
         model = self.catalog.models.get(message.model)
         if model is not None:
-            self._instance(message.instance, message.host, message.port).open(model, message.concurrency)
+            instance = self._instance(message.instance, message.host, message.port, message.way)
+            instance.open(model, message.concurrency)
             self.catalog.changed()
 
     def _close(self, message: Close) -> None:
@@ -269,6 +304,7 @@ class Relay:
             return
         instance.shut()
         instance.closing = True
+        instance.unloaded = message.unloaded
         self.catalog.changed()
         self._drained(instance)
 
@@ -283,7 +319,10 @@ class Relay:
     def _grant(self, message: Grant) -> None:
         exchange = self.requests.get(message.request)
         if isinstance(exchange, Exchange) and exchange.waiting:
-            exchange.serve(self._instance(message.instance, message.host, message.port))
+            exchange.serve(self._instance(message.instance, message.host, message.port, message.way))
+
+    def _no_tunnel(self, message: NoTunnel) -> None:
+        self.connecting.will_not_come(message.key, message.reason)
 
     def _refuse(self, message: Refuse) -> None:
         request = self.requests.get(message.request)
@@ -324,6 +363,7 @@ class Relay:
     def hub_is_lost(self) -> None:
         """Nobody decides any more: who waits is told, who is served may end."""
         self.linked = False
+        self.connecting.none_will_come(HUB_GONE)
         for request in list(self.requests.values()):
             if isinstance(request, Inquiry) or request.waiting:
                 request.cut(STOPPING)
@@ -346,6 +386,10 @@ class _Refused(Exception):
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
+
+
+class _Moved(Exception):
+    """The model's own pages are in its folder, of which this is the name without its slash."""
 
 
 def _nothing_named(request: Request) -> Refusal:

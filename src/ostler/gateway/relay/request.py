@@ -9,6 +9,7 @@ from ostler.gateway.relay.form import BadForm, ModelField, boundary_of
 
 if TYPE_CHECKING:
     from ostler.gateway.relay.catalog import Key
+    from ostler.gateway.relay.instances import Instance
 
 OURS = frozenset(
     (
@@ -19,6 +20,11 @@ OURS = frozenset(
 )
 """Headers that concern this connection, or this relay, and not the model's server; and those that both must see."""
 PLAIN_TOKENS = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"http2-settings", b"trailer", b""))
+TUNNELS = b"/tunnel/"
+TUNNEL = b"ostler-tunnel"
+UPGRADED = {b"websocket": b"/upstream/", TUNNEL: TUNNELS}
+"""Where other protocols are spoken."""
+NOWHERE = b"*"
 IDEMPOTENT = frozenset((b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS"))
 
 
@@ -93,9 +99,8 @@ class Request:
         self.path, _, self.query = target.partition(b"?")
         self.upgrades = (
             upgrades
-            and self.upgrade.lower() == b"websocket"
             and not (self.length or self.chunked)
-            and self.path.startswith(b"/upstream/")
+            and self.path.startswith(UPGRADED.get(self.upgrade.lower(), NOWHERE))
         )
         if self.upgrades:
             self.persistent = False
@@ -145,12 +150,13 @@ class Request:
         query = urlencode([(key, name if key == "model" else value) for key, value in pairs])
         self.target = self.path + b"?" + query.encode()
 
-    def head_for(self, host_line: bytes) -> bytes:
+    def head_for(self, instance: "Instance") -> bytes:
         """The head as the model's server gets it."""
         if not PLAIN_TOKENS.issuperset(self.tokens):
             named = tuple(token + b":" for token in self.tokens if token not in PLAIN_TOKENS)
             self.lines = [line for line in self.lines if not line.lower().startswith(named)]
-        lines = [b"%b %b HTTP/1.1\r\n" % (self.method, self.target), host_line, *self.lines]
+        first = b"%b %b%b HTTP/1.1\r\n" % (self.method, instance.prefix, self.target)
+        lines = [first, instance.lines, *self.lines]
         if self.upgrades:
             lines.append(b"Connection: Upgrade\r\nUpgrade: %b\r\n" % self.upgrade)
         elif self.body.size or self.method in (b"POST", b"PUT", b"PATCH"):

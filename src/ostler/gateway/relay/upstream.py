@@ -112,7 +112,7 @@ class Upstream(asyncio.Protocol):
         exchange.sent_over(self)
         request = exchange.request
         body = request.body
-        head = request.head_for(self.instance.host_line)
+        head = request.head_for(self.instance)
         if body.in_file:
             self._unsent = body.stream()
             self.transport.write(head)

@@ -1,16 +1,17 @@
-"""Jobs over HTTP: submit, look, cancel, requeue, why."""
+"""Jobs over HTTP: submit, look, cancel, requeue."""
 
 import hashlib
 import time
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ostler.core import explain
 from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, RequeueRequested
 from ostler.core.fleet import Fleet
+from ostler.core.learning.kinds import kind_of
 from ostler.domain import states
 from ostler.domain.errors import BadInput, NotAllowed, NotFound, Unreadable
 from ostler.domain.job import MANIFEST_USER, MAX_RUNTIME_HOURS, MAX_SPEC_BYTES, JobSpec, decode_spec
@@ -49,6 +50,8 @@ class JobsApi:
         self._feed = feed
         self._blobs = blobs
         self._templates = templates
+        self.foretold: Callable[[str], dict[str, Any] | None] = lambda _: None
+        """When a job that waits is expected to begin and end, where somebody has asked lately."""
 
     async def submit(self, request: Request) -> Response:
         body = await read_body(request, MAX_BATCH_BYTES)
@@ -91,7 +94,12 @@ class JobsApi:
         found = await self._loop.read(read)
         page = found[:limit]
         following = str(page[-1].job.seq) if len(found) > limit else None
-        return json_response({"jobs": [job_document(view.job, view.task) for view in page], "next": following})
+        return json_response({"jobs": [self._listed(view) for view in page], "next": following})
+
+    def _listed(self, view: JobView) -> dict[str, Any]:
+        document = job_document(view.job, view.task)
+        expected = self.foretold(view.job.id) if view.job.state == states.PENDING else None
+        return document if expected is None else {**document, "expected": expected}
 
     async def show(self, request: Request) -> Response:
         target = await self.target(request)
@@ -127,15 +135,6 @@ class JobsApi:
         rows = await self._loop.read(lambda ledger: ledger.tasks_of(target.job.id, after=after, limit=limit + 1))
         following = rows[limit - 1].index if len(rows) > limit else None
         return json_response({"tasks": [task_row_document(row) for row in rows[:limit]], "next": following})
-
-    async def why(self, request: Request) -> Response:
-        target = await self.target(request)
-        found = await self._loop.look(lambda fleet, now: _why_live(fleet, target, now))
-        if found is not None:
-            return json_response(found)
-        document = await self.document(target)
-        ended = f"{document['state']}: {document['reason']}" if document["reason"] else document["state"]
-        return json_response(explain.Why(state=document["state"], summary=ended))
 
     async def events(self, request: Request) -> Response:
         target = await self.target(request)
@@ -179,7 +178,9 @@ class JobsApi:
     async def target(self, request: Request, *, changing: bool = False) -> Target:
         """The job that the path's id means: its id, a task's, an unambiguous prefix, or a name. Others' jobs
         do not exist."""
-        caller, text = caller_of(request), request.path_params["id"]
+        return await self.find(caller_of(request), request.path_params["id"], changing=changing)
+
+    async def find(self, caller: Caller, text: str, *, changing: bool = False) -> Target:
         user = "" if caller.sees_all else caller.user
         target = await self._loop.read(lambda ledger: resolve(ledger, text, user))
         if target is None or not caller.may_see(target.job.user):
@@ -221,17 +222,6 @@ def _resolve_job(ledger: Ledger, text: str, user: str) -> JobRecord | None:
     if len(found) > 1:
         raise NotFound(f"{text!r} is the beginning of several jobs' ids; give more of it")
     return ledger.jobs(found)[found[0]] if found else None
-
-
-def _why_live(fleet: Fleet, target: Target, now: float) -> explain.Why | None:
-    job = fleet.jobs.get(target.job.id)
-    if job is None:
-        return None
-    index = target.index if target.index is not None else (0 if not job.size else None)
-    task = (job.tasks or {}).get(index) if index is not None else None
-    if target.index is not None and task is None and target.index not in range(job.size):
-        return None
-    return explain.why(fleet, job, task, now)
 
 
 def _decode_one(body: bytes, templates: Templates) -> JobSpec:
@@ -284,6 +274,7 @@ def new_job(spec: JobSpec, *, chosen: bool = True, origin: str = "") -> NewJob:
         snapshot=spec.snapshot_id,
         origin=origin,
         sweep=spec.training.sweep if spec.training and origin else "",
+        kind=kind_of(spec),
         chosen=chosen,
     )
 

@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from ostler.core.effects import Followed, ManifestLine
 from ostler.core.events import ManifestApplied
-from ostler.core.explain import Standing, who_could
 from ostler.core.fleet import Worker
+from ostler.core.foresight.explain import Standing, who_could
 from ostler.core.manifest import CHANGES, ORIGIN
 from ostler.domain.errors import BadInput, Conflict, NotFound, QuotaExceeded
 from ostler.domain.records import ManifestRecord

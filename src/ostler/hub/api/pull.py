@@ -5,7 +5,7 @@ A claim is an assignment that its worker asked for: the same queue, the same mat
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from starlette.requests import Request
@@ -16,11 +16,11 @@ from ostler.core.events import ClaimBeat, ClaimEnded, ClaimRequested, Event, Tas
 from ostler.domain.errors import BadInput, Conflict, NotAllowed, NotFound
 from ostler.domain.job import Training
 from ostler.domain.states import STATUS
-from ostler.domain.worker import MAX_DEVICES, Amount, Capabilities, DeviceInfo, Word
+from ostler.domain.worker import MAX_DEVICES, Amount, Capabilities, DeviceInfo, Mib, Word
 from ostler.hub.api.routes import caller_of, decode_body, json_response, read_body
 from ostler.hub.artifacts import Artifacts
 from ostler.hub.loop import Loop
-from ostler.wire.messages import ExitCode, Id, told_metrics
+from ostler.wire.messages import ExitCode, Id, Seconds, told_metrics
 
 MAX_BODY = 256 * 1024
 MAX_REASON = 1000
@@ -81,21 +81,30 @@ class Beat(msgspec.Struct):
     progress: Any = None
 
 
-class Completion(msgspec.Struct):
+class Taken(msgspec.Struct):
+    """What a task took, where its machine measures that."""
+
     hostname: Id
+    run_s: Seconds = 0.0
+    peak_memory_mib: Mib = 0
+    peak_vram_mib: Mib = 0
+
+
+class Completion(Taken):
     artifact_id: str | None = None
     attempt: str | None = None
     metrics: dict[str, float] | None = None
     """Left out: they are looked for in the artifact."""
 
 
-class Failure(msgspec.Struct):
-    hostname: Id
+class Failure(Taken):
     error: str = ""
     exit_code: ExitCode | None = None
     attempt: str | None = None
     returned: bool = False
     """The machine hands it back unharmed, because it is leaving: no fault of the job's, and nothing is spent."""
+    lacked: Literal["", "vram", "memory"] = ""
+    """What it ran out of and died."""
 
 
 class _Spec(msgspec.Struct):
@@ -206,6 +215,9 @@ class PullApi:
             artifact_id=said.artifact_id or "",
             artifact=artifact,
             metrics=told_metrics(metrics),
+            run_s=said.run_s,
+            peak_memory_mib=said.peak_memory_mib,
+            peak_vram_mib=said.peak_vram_mib,
         )
         return await self._end(end)
 
@@ -226,6 +238,10 @@ class PullApi:
             fault="drain" if said.returned else "",
             exit_code=said.exit_code,
             error=said.error[:MAX_REASON],
+            run_s=said.run_s,
+            peak_memory_mib=said.peak_memory_mib,
+            peak_vram_mib=said.peak_vram_mib,
+            lacked=said.lacked,
         )
         return await self._end(end)
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ostler.core.explain import Why
+from ostler.core.foresight.explain import Why
 from ostler.domain.job import JobSpec
 from ostler.hub.api.artifacts import ArtifactsApi
 from ostler.hub.api.enrol import EnrolApi, NewToken, NewWorker
@@ -30,6 +30,8 @@ from ostler.hub.api.routes import (
     json_response,
 )
 from ostler.hub.api.sweeps import SweepsApi
+from ostler.hub.api.whatif import WhatIf, WhatIfApi
+from ostler.hub.api.why import WhyApi
 from ostler.hub.cli_socket import CliSocket
 from ostler.hub.gateway.pages import ModelsApi
 from ostler.hub.services import Services
@@ -46,6 +48,11 @@ class TrainingApis(NamedTuple):
     artifacts: ArtifactsApi
 
 
+class ForesightApis(NamedTuple):
+    why: WhyApi
+    whatif: WhatIfApi
+
+
 def routes(
     jobs: JobsApi,
     logs: LogsApi,
@@ -54,8 +61,9 @@ def routes(
     services: Services,
     training: TrainingApis,
     models: ModelsApi,
+    foresight: ForesightApis,
 ) -> list[Route]:
-    found = [*_jobs(jobs, logs), *_fleet(fleet), *_enrol(enrol), *_workers(logs)]
+    found = [*_jobs(jobs, logs), *_foresight(foresight), *_fleet(fleet), *_enrol(enrol), *_workers(logs)]
     found += [*_pull(training.pull, jobs), *_manifest(training.manifest, training.sweeps)]
     found += _artifacts(training.artifacts)
     found += _models(models)
@@ -100,13 +108,21 @@ def _jobs(jobs: JobsApi, logs: LogsApi) -> list[Route]:
         ),
         _get(one, jobs.show, READERS, "Show a job or one task of an array", query=("wait",)),
         _get(f"{one}/tasks", jobs.tasks, READERS, "List the tasks of an array", query=("after", "limit")),
-        _get(f"{one}/why", jobs.why, READERS, "Say why a job is where it is", answer=Why),
         _get(f"{one}/logs", logs.read, READERS, "Read a job's log", query=("follow", "offset", "tail", "attempt")),
         _get(f"{one}/events", jobs.events, READERS, "List what has happened to a job", query=("after",)),
         _get(f"{one}/result", jobs.result, READERS, "Fetch the value that a function returned"),
         _post(f"{one}/results", jobs.results, READERS, "Fetch the values of several tasks of an array", body=Indices),
         _post(f"{one}/cancel", jobs.cancel, USERS, "Cancel a job"),
         _post(f"{one}/requeue", jobs.requeue, USERS, "Run a job again"),
+    ]
+
+
+def _foresight(foresight: ForesightApis) -> list[Route]:
+    why, one = foresight.why, "/v1/jobs/{id}"
+    return [
+        _get(f"{one}/why", why.why, READERS, "Say why a job is where it is", answer=Why, query=("brief",)),
+        _get(f"{one}/estimate", why.estimate, READERS, "Say when a job begins and ends"),
+        _post("/v1/whatif", foresight.whatif.whatif, READERS, "Say what would start when, if", body=WhatIf),
     ]
 
 
@@ -159,6 +175,8 @@ def _models(models: ModelsApi) -> list[Route]:
     one = "/v1/models/{name:path}"
     return [
         _get("/v1/models", models.listing, READERS, "List the gateway's models"),
+        _get("/v1/models/activity", models.activity, READERS, "List the last requests for models"),
+        _post("/v1/models/reload", models.reload, OPERATORS, "Read the models' configuration again"),
         _post(f"{one}/load", models.load, USERS, "Load a model"),
         _post(f"{one}/unload", models.unload, USERS, "Unload a model"),
         _post(f"{one}/pin", models.pin, OPERATORS, "Keep a model loaded, whoever wants its room"),

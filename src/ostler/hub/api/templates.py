@@ -7,10 +7,13 @@ import msgspec
 
 from ostler.domain.errors import BadInput
 from ostler.domain.job import MAX_SPEC_BYTES
+from ostler.domain.quantities import AUTO
 from ostler.hub.settings import Template, nearest
 
 MERGED = ("env", "metadata")
 ADDED = ("labels",)
+FIRST = {"min_vram_gb": "first_vram_gb", "min_memory_gb": "first_memory_gb"}
+"""Where the spec leaves an amount open, the template's is what is asked for while nothing is known."""
 
 
 class _Named(msgspec.Struct):
@@ -52,6 +55,9 @@ def laid_over(template: Template, spec: dict[str, Any]) -> dict[str, Any]:
         ours, theirs = template.get(field), spec.get(field)
         if isinstance(ours, list) and isinstance(theirs, list):
             whole[field] = [*ours, *(label for label in theirs if label not in ours)]
+    for field, first in FIRST.items():
+        if spec.get(field) == AUTO and isinstance(template.get(field), int | float):
+            whole.setdefault(first, template[field])
     return whole
 
 

@@ -1,27 +1,28 @@
 """The scheduler's question whether there is room, answered by the ledger."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
 from ostler.core.models import could_place
-from ostler.gateway.settings import GatewaySettings
+from ostler.domain.resources import Request
 from ostler.hub.gateway.instances import Instances
 from ostler.hub.loop import Loop
 
 
 class LedgerCapacity:
-    def __init__(self, loop: Loop, settings: GatewaySettings, instances: Instances) -> None:
+    """`request_of` says what a process of a model takes of a worker."""
+
+    def __init__(self, loop: Loop, instances: Instances, request_of: Callable[[str], Request]) -> None:
         self._loop = loop
-        self.requests = {name: model.spec("x").request() for name, model in settings.models.items()}
         self._instances = instances
+        self.request_of = request_of
 
-    def fits(self, target: str, gone: Collection[str], coming: Collection[str]) -> bool:
-        """Processes that are on their way out count as gone: whoever asks has waited for no less."""
-        leaving = {one.job_id for model in gone for one in self._instances.of(model)}
-        requests = [self.requests[name] for name in coming if name not in gone and not self._is_placed(name)]
-        fleet, now = self._loop.fleet, self._loop.now()
-        return could_place(fleet, self.requests[target], leaving, requests, now)
+    def fits(self, target: str, gone: Collection[int], coming: Mapping[int, str], beside: Collection[str] = ()) -> bool:
+        leaving = {one.job_id for load in gone if (one := self._instances.by_load.get(load)) is not None}
+        others = [model for load, model in coming.items() if load not in gone and not self._is_placed(load)]
+        requests = [self.request_of(model) for model in (*others, *beside)]
+        return could_place(self._loop.fleet, self.request_of(target), leaving, requests, self._loop.now())
 
-    def _is_placed(self, model: str) -> bool:
-        instance = self._instances.current.get(model)
+    def _is_placed(self, load: int) -> bool:
+        instance = self._instances.by_load.get(load)
         job = self._loop.fleet.jobs.get(instance.job_id) if instance is not None else None
         return job is not None and not job.waiting

@@ -1,38 +1,65 @@
 """What the gateway has done for each model, as Prometheus wants it."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from ostler.gateway import control
 from ostler.hub.gateway.instances import READY, Instances
+
+BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 900.0)
+
+
+class Histogram:
+    """Seconds, by model."""
+
+    def __init__(self, name: str, what: str) -> None:
+        self._name = name
+        self._what = what
+        self._buckets: dict[str, list[int]] = {}
+        self._sums: dict[str, float] = {}
+
+    def observe(self, model: str, seconds: float) -> None:
+        buckets = self._buckets.setdefault(model, [0] * (len(BOUNDS_S) + 1))
+        buckets[bisect_left(BOUNDS_S, seconds)] += 1
+        self._sums[model] = self._sums.get(model, 0.0) + seconds
+
+    def collect(self) -> Metric:
+        family = HistogramMetricFamily(self._name, self._what, labels=["model"])
+        bounds = [*map(str, BOUNDS_S), "+Inf"]
+        for model, buckets in self._buckets.items():
+            counted = [(bound, float(count)) for bound, count in zip(bounds, accumulate(buckets), strict=True)]
+            family.add_metric([model], counted, self._sums[model])
+        return family
 
 
 class Counts:
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str]] = Counter()
-        self._queue_s: dict[str, float] = {}
-        self._loads: Counter[str] = Counter()
-        self._load_s: dict[str, float] = {}
+        self._seconds = {
+            "queue": Histogram("ostler_model_queue_seconds", "From a request's arrival to its server"),
+            "load": Histogram("ostler_model_load_seconds", "From a load's beginning to a model that is ready"),
+            "first_byte": Histogram("ostler_model_first_byte_seconds", "From a request's arrival to its answer's"),
+        }
         self._tokens: Counter[tuple[str, str]] = Counter()
         self._evictions: Counter[tuple[str, str]] = Counter()
 
     def ended(self, done: control.Done) -> None:
-        if not done.gave_back:
-            self._requests[done.model, str(done.status)] += 1
-            self._tokens[done.model, "prompt"] += done.prompt_tokens
-            self._tokens[done.model, "completion"] += done.completion_tokens
+        self._requests[done.model, str(done.status)] += 1
+        self._seconds["queue"].observe(done.model, done.queue_s)
+        if done.first_byte_s:
+            self._seconds["first_byte"].observe(done.model, done.first_byte_s)
+        self._tokens[done.model, "prompt"] += done.prompt_tokens
+        self._tokens[done.model, "completion"] += done.completion_tokens
 
     def refused(self, model: str, status: int) -> None:
         self._requests[model, str(status)] += 1
 
-    def waited(self, model: str, seconds: float) -> None:
-        self._queue_s[model] = self._queue_s.get(model, 0.0) + seconds
-
     def loaded(self, model: str, seconds: float) -> None:
-        self._loads[model] += 1
-        self._load_s[model] = self._load_s.get(model, 0.0) + seconds
+        self._seconds["load"].observe(model, seconds)
 
     def stopped(self, model: str, reason: str) -> None:
         self._evictions[model, reason] += 1
@@ -45,13 +72,8 @@ class Counts:
             for (model, what), number in counted.items():
                 family.add_metric([model, what], number)
             yield family
-        waited = CounterMetricFamily("ostler_model_queue_seconds", "Time that requests waited", labels=["model"])
-        loading = CounterMetricFamily("ostler_model_load_seconds", "Time that loads took", labels=["model"])
-        loads = CounterMetricFamily("ostler_model_loads", "Loads that became ready", labels=["model"])
-        for plain, seconds in ((waited, self._queue_s), (loading, self._load_s), (loads, self._loads)):
-            for model, amount in seconds.items():
-                plain.add_metric([model], amount)
-            yield plain
+        for histogram in self._seconds.values():
+            yield histogram.collect()
         in_flight = GaugeMetricFamily("ostler_model_in_flight", "Requests being served", labels=["model"])
         for one in instances.by_job.values():
             if one.phase == READY:

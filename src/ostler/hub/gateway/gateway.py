@@ -4,43 +4,43 @@ what it decides becomes jobs and words to the relay. No decision is made here.""
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 from prometheus_client.core import Metric
 
 from ostler.core.effects import AskYield
-from ostler.core.events import ModelPriced
 from ostler.core.models import in_the_way
 from ostler.domain.records import Changes
+from ostler.domain.resources import Request
 from ostler.gateway import control
 from ostler.gateway.core import effects, events, refusals
 from ostler.gateway.core.models import Catalogue
 from ostler.gateway.core.scheduler import Scheduler, make
-from ostler.gateway.settings import GatewaySettings
+from ostler.gateway.settings import GatewaySettings, Seen
+from ostler.hub.gateway.activity import Activity
+from ostler.hub.gateway.callers import Callers
 from ostler.hub.gateway.capacity import LedgerCapacity
 from ostler.hub.gateway.counts import Counts
-from ostler.hub.gateway.gates import Gates
-from ostler.hub.gateway.instances import OPEN, READY, SHUT, Instance, Instances
+from ostler.hub.gateway.instances import CLOSING, LOADING, OPEN, READY, SHUT, Instance, Instances
 from ostler.hub.gateway.link import Link
+from ostler.hub.gateway.memory import Memory
 from ostler.hub.gateway.peers import Peers
+from ostler.hub.gateway.prices import Prices
 from ostler.hub.gateway.processes import Processes
+from ostler.hub.gateway.tunnels import Tunnels
+from ostler.hub.gateway.wishes import Wishes
 from ostler.hub.loop import Loop
 from ostler.hub.relays import Relays
 
 _log = logging.getLogger("ostler.gateway")
-IDLE_AFTER_S = 1.0
-"""So long after its last request a model's room is offered to jobs: one that is used all the time costs the ledger
-nothing."""
-
-LOOK_AT_CALLERS_S = 0.5
-MAY_CALL = "caller"
-"""The role of the configuration's keys: they open the models, and nothing else."""
+CALLER_GONE = 499
 
 
 class Waiting(msgspec.Struct, frozen=True):
     model: str
+    user: str
     since: float
 
 
@@ -55,60 +55,119 @@ class Gateway:
         spool: Path,
         keys: Callable[[], list[control.KeySetup]],
         log_tail: Callable[[str, int], str],
+        kept: Mapping[str, bytes],
     ) -> None:
         self._loop = loop
-        self._keys = keys
         self.settings = settings
-        keys_of_config = [msgspec.structs.replace(key, role=MAY_CALL) for key in settings.keys]
-        self._shown = msgspec.structs.replace(settings, keys=keys_of_config)
-        self._callers: list[control.KeySetup] = []
-        self._callers_timer: asyncio.TimerHandle | None = None
-        self.pins: dict[str, bool] = {}
-        """Models that were pinned, or unpinned, since the hub began."""
         self.names = Catalogue(settings.config).names
         """The model's name by any of its names."""
         self.instances = Instances()
-        self.capacity = LedgerCapacity(loop, settings, self.instances)
-        self.scheduler: Scheduler = make(settings.scheduler, settings.config, self.capacity)
+        self.memory = Memory(loop, kept)
+        self._requests: dict[tuple[str, Seen], Request] = {}
+        """What a process of a recipe needs that was seen to take so much."""
+        self.capacity = LedgerCapacity(loop, self.instances, self._request_of)
+        config = self.memory.applied_to(settings.config)
+        self._kind = settings.scheduler
+        self.scheduler: Scheduler = make(self._kind, config, self.capacity, has_gates=True)
+        self._hands_over = self._is_over = False
         self.link = Link(listen, spool, self._heard, self._relay_began, self._relay_lost)
+        self.callers = Callers(settings, keys, loop.now, self.link.say)
         self.counts = Counts()
-        self.gates = Gates(self.instances, self._has_gate, self.link.say, self._step)
-        self.processes = Processes(loop, relays, settings, self.instances, log_tail, self._became, self._step)
+        self.activity = Activity()
+        self.processes = Processes(loop, settings, self.instances, self.memory, log_tail, self._became, self._step)
+        self.prices = Prices(loop, lambda load, now: self.scheduler.price(load, now))
+        self.tunnels = Tunnels(loop.fleet, relays, self.link.say)
         self.peers = Peers(settings)
         self.errors = self.processes.errors
+        self.wishes = Wishes(self._step, self.errors)
         self.pages: Callable[[control.Asked], None] = lambda asked: None
         self.page_left: Callable[[int], None] = lambda request: None
-        self._granted: dict[int, str] = {}
-        """Requests that are being served, and by which job."""
+        self._granted: dict[int, Instance] = {}
+        """Requests that are being served, and where."""
         self._waiting: dict[int, Waiting] = {}
-        self._used: Instance | None = None
-        """Which was granted a request in this step."""
         self._unloads: dict[int, asyncio.Future[list[str]]] = {}
         self._refs = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._looks_for_room = False
+        self.room_seen = -1
+        """Which of the changes of the fleet's room the scheduler has been told of."""
         self.listens_on: tuple[str, int] | None = None
+        self._wanted = asyncio.Event()
+        if settings.wanted:
+            self._wanted.set()
 
     def now(self) -> float:
         return self._loop.now()
 
+    def _wall(self) -> float:
+        return self._loop.fleet.wall(self._loop.now())
+
+    # What is configured
+
+    def configure(self, settings: GatewaySettings) -> None:
+        """From now on. Processes whose recipe is another one are drained and started anew, the others go on."""
+        self.names = Catalogue(settings.config).names
+        self.settings = self.processes.settings = settings
+        self.peers = Peers(settings)
+        self.callers.configure(settings)
+        self.callers.tell()
+        self._apply()
+        if settings.scheduler != self._kind:
+            self._begin_handover()
+        if settings.wanted:
+            self._wanted.set()
+
+    def _apply(self) -> None:
+        self._step(events.ConfigChanged(self.memory.applied_to(self.settings.config)))
+        for instance in self.instances.all():
+            self.prices.anew(instance)
+
+    def _begin_handover(self) -> None:
+        """Another scheduler takes over when nothing of this one's is under way; who waits, and who comes, waits until
+        then."""
+        self._hands_over = True
+        for instance in self.instances.all():
+            if instance.gate == OPEN:
+                self._close_gate(instance)
+        gone = [events.RequestCancelled(request) for request in (*self._waiting, *self.wishes.waiting)]
+        self._perform_all([effect for event in gone for effect in self.scheduler.step(event, self.now())])
+
+    def _hand_over(self) -> None:
+        under_way = any(one.phase == LOADING or one.gate != SHUT for one in self.instances.all())
+        if under_way or self._granted or self._unloads:
+            return
+        self._hands_over, self._kind = False, self.settings.scheduler
+        self.instances.rename()
+        self.scheduler = make(self._kind, self.memory.applied_to(self.settings.config), self.capacity, has_gates=True)
+        wanted = [waited.model for waited in self._waiting.values()][:1]
+        found = sorted(self.instances.all(), key=lambda one: (one.model not in wanted, -one.last_use))
+        for one in found:
+            self.prices.anew(one)  # who was promised its room by the former one asks again
+            if one.phase == READY:
+                self._step(events.ModelFound(one.model, one.digest, one.load, one.worker))
+        for request, waited in list(self._waiting.items()):
+            self._step(events.RequestArrived(request, waited.model, user=waited.user))
+        self.wishes.ask_again()
+
+    def _request_of(self, model: str) -> Request:
+        recipe = self.settings.models[model]
+        key = recipe.digest, self.memory.seen(recipe)
+        if key not in self._requests:
+            self._requests[key] = recipe.spec("x", key[1]).request()
+        return self._requests[key]
+
     # The relay
 
     def _relay_began(self) -> None:
-        self._say_setup()
-        for instance in self.instances.by_job.values():
+        self.callers.tell()
+        for instance in self.instances.all():
             if instance.phase == READY:
-                self.gates.announce(instance)
+                self._announce(instance)
+                self._drained(instance)
 
-    def _say_setup(self) -> None:
-        self._callers = self._keys()
-        self.link.say(self._shown.setup(self._callers))
-
-    def _look_at_callers(self) -> None:
-        """Tokens are made, revoked, and expire, of which the last is told by nobody."""
-        if self._callers != self._keys():
-            self._say_setup()
-        self._callers_timer = asyncio.get_running_loop().call_later(LOOK_AT_CALLERS_S, self._look_at_callers)
+    def _announce(self, instance: Instance) -> None:
+        """Loaded: it may be used without asking, or each request is asked for."""
+        places = None if instance.gate == OPEN else 0
+        self.link.say(control.Open(instance.job_id, instance.model, instance.host, instance.port, places, instance.way))
 
     def _relay_lost(self) -> None:
         """Its callers have gone with it: those who wait before those who are served, whose places they would get."""
@@ -116,10 +175,15 @@ class Gateway:
             request, _ = self._waiting.popitem()
             self._step(events.RequestCancelled(request))
         while self._granted:
-            request, job_id = self._granted.popitem()
-            self._unused(job_id)
+            request, instance = self._granted.popitem()
+            self._unused(instance)
             self._step(events.ServeDone(request))
-        self.gates.forget_all()
+        for instance in self.instances.all():
+            instance.forget_relay()
+            if instance.gate == OPEN:
+                self._step(events.GateUsed(instance.load, 0, 0))
+                self.prices.look(instance)
+            self._drained(instance)
 
     def _heard(self, message: control.ToHub) -> None:
         match message:
@@ -136,7 +200,10 @@ class Gateway:
             case control.Used():
                 self._was_used(message)
             case control.Drained():
-                self._drained(message.instance)
+                if (instance := self.instances.by_job.get(message.instance)) is not None:
+                    self._drained(instance)
+            case control.NeedTunnel() if self.listens_on is not None:
+                self.tunnels.needed(message, self.listens_on[1], self.settings.url)
             case control.Asked():
                 self.pages(message)
             case _:
@@ -147,56 +214,80 @@ class Gateway:
         if peer is not None:
             self.link.say(peer)
             return
-        request = message.request
-        self._waiting[request] = Waiting(message.model, self._loop.now())
+        request, now = message.request, self._loop.now()
+        if self._is_over:
+            self._refuse(refusals.closing(request))
+            return
+        self._waiting[request] = Waiting(self.names.get(message.model, message.model), message.user, now)
+        arrived = events.RequestArrived(request, message.model, user=message.user)
+        if self._hands_over:
+            return
         if not message.again:
-            self._step(events.RequestArrived(request, message.model))
+            self._step(arrived)
             return
         # It comes from a process that failed, of whose end the scheduler may not have heard: not there again at once.
-        now = self._loop.now()
-        found = self.scheduler.step(events.RequestArrived(request, message.model), now)
+        found = self.scheduler.step(arrived, now)
         kept = [one for one in found if not (isinstance(one, effects.Grant) and one.request == request)]
         if len(kept) < len(found):
             kept += self.scheduler.step(events.RequestFailed(request), now)
         self._perform_all(kept)
 
     def _cancelled(self, request: int) -> None:
-        job_id = self._granted.pop(request, None)
-        if job_id is not None:
-            self._unused(job_id)
+        instance = self._granted.pop(request, None)
+        if instance is not None:
+            self._unused(instance)
             self._step(events.CallerGone(request))
-        elif self._waiting.pop(request, None) is not None:
+        elif (waited := self._waiting.pop(request, None)) is not None:
+            self._not_served(waited, CALLER_GONE, "the caller hung up")
             self._step(events.RequestCancelled(request))
         else:
             self.page_left(request)
 
     def _done(self, message: control.Done) -> None:
-        self.counts.ended(message)
-        job_id = self._granted.pop(message.request, None)
-        if job_id is None:
-            instance = self.instances.by_job.get(message.instance)
-            if instance is not None and not message.asked:
-                instance.served += 1
-                self.gates.one_has_left(instance)
+        if not message.gave_back:
+            self.counts.ended(message)
+            self.activity.served(message, self._wall())
+        instance = self._granted.pop(message.request, None)
+        if instance is None:
+            self._passed(message)
             return
-        self._unused(job_id)
+        self._unused(instance)
         if message.gave_back:
-            self._waiting[message.request] = Waiting(message.model, self._loop.now())
+            self._waiting[message.request] = Waiting(message.model, message.user, self._loop.now())
             self._step(events.RequestFailed(message.request))
         else:
             self._step(events.ServeDone(message.request))
 
+    def _passed(self, message: control.Done) -> None:
+        """It was not granted: it went through a gate, or to a peer."""
+        instance = self.instances.by_job.get(message.instance)
+        if instance is not None and not message.asked:
+            instance.served += 1
+        elif message.gave_back and (refusal := self.peers.gave_back(message)) is not None:
+            self.counts.refused(message.model, refusal.status)
+            waited = Waiting(message.model, message.user, self._loop.now() - message.total_s)
+            self._not_served(waited, refusal.status, refusal.message)
+            self.link.say(refusal)
+
+    def _unused(self, instance: Instance) -> None:
+        instance.busy -= 1
+        instance.served += 1
+        self.prices.used(instance)
+
     def _was_used(self, message: control.Used) -> None:
         instance = self.instances.by_job.get(message.instance)
-        if instance is not None and instance.gate != SHUT:
-            instance.passing, instance.last_use = message.in_flight, self._loop.now()
-            self._look_when_idle(instance)
+        if instance is None:
+            return
+        arrived = instance.was_used(message)
+        if instance.gate != SHUT:
+            self.prices.used(instance)
+            self._step(events.GateUsed(instance.load, arrived, instance.through_gate))
 
-    def _drained(self, job_id: str) -> None:
-        instance = self.instances.by_job.get(job_id)
-        if instance is not None:
-            self.gates.drained(instance)
-            self._look_when_idle(instance)
+    def _drained(self, instance: Instance) -> None:
+        if instance.gate == CLOSING:
+            instance.gate, instance.passing = SHUT, instance.busy
+            self._announce(instance)
+            self._step(events.GateDrained(instance.load))
 
     # The scheduler
 
@@ -204,14 +295,13 @@ class Gateway:
         self._perform_all(self.scheduler.step(event, self._loop.now()))
 
     def _perform_all(self, decided: list[effects.Effect]) -> None:
+        if self._is_over:  # who waits has been told, and nothing is begun for nobody
+            return
         for effect in decided:
             self._perform(effect)
         self._wake_when_due()
-        used, self._used = self._used, None
-        if self._waiting:
-            self.gates.close_all()
-        elif used is not None:
-            self.gates.open(used)
+        if self._hands_over:
+            self._hand_over()
 
     def _wake_when_due(self) -> None:
         if self._timer is not None:
@@ -227,76 +317,61 @@ class Gateway:
             case effects.Grant():
                 self._grant(effect)
             case effects.StartLoad():
-                for model in effect.evict:
-                    self.counts.stopped(model, "evicted")
+                self._count_stops(effect.evict, "evicted")
                 self.processes.start(effect)
-            case effects.StopModels():
-                for model in effect.models:
-                    self.counts.stopped(model, effect.reason)
-                    self.processes.stop(model, effect.reason)
+            case effects.StopProcesses():
+                self._count_stops(effect.loads, effect.reason)
+                for load in effect.loads:
+                    self.processes.stop(load, effect.reason)
+            case effects.OpenGate() if not self._hands_over:
+                self.instances.by_load[effect.load].gate = OPEN
+                self._announce(self.instances.by_load[effect.load])
+            case effects.CloseGate() if not self._hands_over:
+                self._close_gate(self.instances.by_load[effect.load])
             case effects.Refuse():
                 self._refuse(effect)
-            case effects.Tell():
+            case effects.Tell() if effect.request >= 0:
                 self.link.say(control.Tell(effect.request, effect.note))
             case effects.Unloaded():
                 future = self._unloads.pop(effect.ref, None)
                 if future is not None and not future.done():
                     future.set_result(effect.models)
 
+    def _count_stops(self, loads: list[int], reason: str) -> None:
+        for load in loads:
+            if (instance := self.instances.by_load.get(load)) is not None:
+                self.counts.stopped(instance.model, reason)
+
+    def _close_gate(self, instance: Instance) -> None:
+        """Answered when it has drained; at once where there is no relay."""
+        instance.gate = CLOSING
+        self.link.say(control.Close(instance.job_id))
+
     def _refuse(self, effect: effects.Refuse) -> None:
+        if effect.request < 0:
+            self.wishes.refused(effect)
+            return
         waited = self._waiting.pop(effect.request, None)
         if waited is not None:
             self.counts.refused(waited.model, effect.status)
+            self._not_served(waited, effect.status, effect.message)
         self.link.say(control.Refuse(effect.request, effect.status, effect.code, effect.message, effect.retry_after_s))
 
+    def _not_served(self, waited: Waiting, status: int, error: str) -> None:
+        waited_s = self._loop.now() - waited.since
+        self.activity.not_served(waited.model, waited.user, status, error, waited_s, self._wall())
+
     def _grant(self, effect: effects.Grant) -> None:
-        instance = self.instances.current[effect.model]
         if effect.request < 0:
-            self.gates.granted(instance, effect.request)
+            self.wishes.granted(effect.request)
             return
-        waited = self._waiting.pop(effect.request)
-        self.counts.waited(effect.model, self._loop.now() - waited.since)
-        self._granted[effect.request] = instance.job_id
+        instance = self.instances.by_load[effect.load]
+        del self._waiting[effect.request]
+        self._granted[effect.request] = instance
         instance.busy += 1
-        instance.last_use = self._loop.now()
-        self._used = instance
-        if instance.priced:
-            instance.priced = False
-            self._loop.post(ModelPriced(job_id=instance.job_id, price_s=None))
-        self.link.say(control.Grant(effect.request, instance.job_id, instance.host, instance.port))
-
-    # Use
-
-    def _has_gate(self, model: str) -> bool:
-        return self.settings.scheduler == "fifo" and self.settings.models[model].concurrency is None
-
-    def _unused(self, job_id: str) -> None:
-        instance = self.instances.by_job.get(job_id)
-        if instance is not None:
-            instance.busy -= 1
-            instance.served += 1
-            instance.last_use = self._loop.now()
-            self._look_when_idle(instance)
-
-    def _look_when_idle(self, instance: Instance, after_s: float = IDLE_AFTER_S) -> None:
-        if instance.idle_timer is None and instance.phase == READY:
-            instance.idle_timer = asyncio.get_running_loop().call_later(after_s, self._may_be_idle, instance)
-
-    def _may_be_idle(self, instance: Instance) -> None:
-        """An idle model's gate is shut, and its room has a price."""
-        instance.idle_timer = None
-        left_s = instance.last_use + IDLE_AFTER_S - self._loop.now()
-        if instance.phase != READY or instance.in_flight or instance.priced:
-            return
-        if left_s > 0:
-            self._look_when_idle(instance, left_s)
-        elif instance.gate == OPEN:
-            self.gates.close(instance)
-        elif instance.gate == SHUT:
-            price_s = self.scheduler.price(instance.model, self._loop.now())
-            if price_s is not None:
-                instance.priced = True
-                self._loop.post(ModelPriced(job_id=instance.job_id, price_s=price_s))
+        instance.granted += 1
+        self.prices.used(instance)
+        self.link.say(control.Grant(effect.request, instance.job_id, instance.host, instance.port, instance.way))
 
     # The processes
 
@@ -304,49 +379,50 @@ class Gateway:
         """Ready, on its way out, or gone."""
         if instance.job_id not in self.instances.by_job:
             self.link.say(control.Gone(instance.job_id))
-            self.gates.forget(instance)
         elif instance.phase == READY:
             if instance.began:
                 self.counts.loaded(instance.model, instance.ready - instance.began)
-            self.gates.announce(instance)
-            self._look_when_idle(instance)
+                asyncio.get_running_loop().call_soon(self._remember_load, instance.model)
+            self._announce(instance)
+            self.prices.look(instance)
         else:
-            self.link.say(control.Close(instance.job_id))
+            self.link.say(control.Close(instance.job_id, instance.unloaded))
+
+    def _remember_load(self, model: str) -> None:
+        found = self.scheduler.state.learnt[model]
+        self.memory.loaded(model, found.load_s, found.places)
 
     def asked_to_yield(self, effect: AskYield) -> None:
+        """It leaves when it is idle; or stays, and the job looks elsewhere."""
         instance = self.instances.by_job.get(effect.job_id)
         if instance is not None and instance.phase == READY:
-            self.gates.close(instance)
-            self._step(events.YieldAsked(instance.model))
+            self._step(events.YieldAsked(instance.load))
+            found = self.scheduler.state.present.get(instance.load)
+            if found is not None and found.stays:
+                self.prices.withdraw(instance)
 
     def saw(self, changes: Changes) -> None:
         """What has become durable."""
-        for task in changes.tasks:
-            instance = self.instances.by_job.get(task.job_id)
-            if instance is not None:
-                self.processes.look_at(instance, task)
-        self.processes.look_for_found()
-        if any(not attempt.held for attempt in changes.attempts) or changes.workers:
-            self.look_for_room()
+        if self.instances.by_job:
+            self.processes.saw(changes)
+        if self.room_seen != self._loop.fleet.index.changes:
+            asyncio.get_running_loop().call_soon(self._room_changed)
 
-    def look_for_room(self) -> None:
-        """There may be more of it than before."""
-        if not self._looks_for_room:
-            self._looks_for_room = True
-            asyncio.get_running_loop().call_soon(self._look_for_room)
-
-    def _look_for_room(self) -> None:
-        self._looks_for_room = False
-        self._step(events.RoomChanged())
+    def _room_changed(self) -> None:
+        self.room_seen = self._loop.fleet.index.changes
+        if self._waiting or self.wishes.waiting or self.scheduler.state.preloads:
+            self._step(events.RoomChanged())
 
     # People
 
-    def why(self, request: int, model: str) -> str:
+    def why(self, request: int, jobs: list[str]) -> str:
         """What a request waits for; the jobs by name, where it waits for those."""
         said = self.scheduler.why(request, self.now())
-        gone = [one.job_id for one in self.instances.by_job.values()]
-        jobs = in_the_way(self._loop.fleet, self.capacity.requests[model], gone, self.now())
         return f"{said} In its room: {', '.join(jobs)}." if jobs else said
+
+    def jobs_in_the_way(self, model: str) -> list[str]:
+        gone = [one.job_id for one in self.instances.by_job.values()]
+        return in_the_way(self._loop.fleet, self._request_of(model), gone, self.now())
 
     async def unload(self, names: list[str]) -> list[str]:
         self._refs += 1
@@ -355,41 +431,38 @@ class Gateway:
         self._step(events.UnloadAsked(names, self._refs))
         return await future
 
-    def preload(self, names: list[str]) -> None:
-        self._step(events.PreloadAsked(names))
+    def load(self, name: str) -> None:
+        """As if somebody called it: others that are idle make room."""
+        if not any(one.stays for one in self.scheduler.state.of(name)):
+            self.errors.pop(name, None)
+            self.wishes.ask(name)
 
     def pin(self, name: str, pinned: bool) -> None:
-        """Until the hub ends; what the configuration says is not changed by it."""
-        self.pins[name] = pinned
-        config = self.settings.config
-        models = tuple(
-            msgspec.structs.replace(one, pinned=self.pins.get(one.name, one.pinned)) for one in config.models
-        )
-        self._step(events.ConfigChanged(msgspec.structs.replace(config, models=models)))
-
-    def is_pinned(self, name: str) -> bool:
-        return self.pins.get(name, self.settings.models[name].pinned)
+        """Until it is said otherwise. Who says what the configuration says too lets that count again."""
+        self.memory.pin(name, None if pinned == self.settings.models[name].pinned else pinned)
+        self._apply()
 
     def collect(self) -> Iterator[Metric]:
         queued = Counter(dict.fromkeys(self.settings.models, 0))
         queued.update(waiting.model for waiting in self._waiting.values())
         return self.counts.collect(self.instances, queued)
 
-    async def start(self) -> None:
-        """Come back to the processes that an earlier hub started, then load what is to be there from the start."""
-        self._look_at_callers()
+    async def run(self) -> None:
+        """Come back to the processes that an earlier hub started, then load what is to be there from the start. The
+        port is opened when there is something to be called."""
         await self.processes.adopt_all()
         if self.settings.config.preload:
-            self.preload(list(self.settings.config.preload))
+            self._step(events.PreloadAsked(list(self.settings.config.preload)))
+        await self._wanted.wait()
+        self.callers.look()
+        await self.link.run()
 
     async def stop(self) -> None:
         """Who waits is told; the models go on, and the next hub comes back to them."""
-        for timer in (self._timer, self._callers_timer):
-            if timer is not None:
-                timer.cancel()
+        self._is_over = True
+        self.callers.stop()
+        if self._timer is not None:
+            self._timer.cancel()
         for request in list(self._waiting):
             self._refuse(refusals.closing(request))
         await self.link.stop(2.0)
-        for instance in self.instances.by_job.values():
-            if instance.bridge is not None:
-                instance.bridge.close()

@@ -4,10 +4,11 @@ import asyncio
 
 import msgspec
 
-from ostler.hub.gateway.bridge import Bridge
+from ostler.gateway.control import STRAIGHT, Used, Way
 
 LOADING, READY, STOPPING, FOUND = "loading", "ready", "stopping", "found"
 SHUT, OPEN, CLOSING = "shut", "open", "closing"
+_FOREMOST = (READY, LOADING, FOUND, STOPPING)
 
 
 class Instance(msgspec.Struct, kw_only=True, eq=False):
@@ -17,26 +18,33 @@ class Instance(msgspec.Struct, kw_only=True, eq=False):
     model: str
     load: int
     digest: str
+    load_timeout_s: float
     phase: str = LOADING
     attempt: str = ""
     worker: str = ""
     host: str = ""
     port: int = 0
+    way: Way = STRAIGHT
+    gate: str = SHUT
+    """Whether the relay may use it without asking, as the scheduler decided."""
     busy: int = 0
     """Requests that were granted and are served there."""
-    gate: str = SHUT
-    stands_in: int = 0
-    """The request that stands, before the scheduler, for all who go through the open gate."""
     passing: int = 0
     """All that the relay has there, as it said last."""
+    came: int = 0
+    """All that ever came there, as it said last; and how many were granted since."""
+    granted: int = 0
     served: int = 0
+    unloaded: bool = False
+    """It is stopped because somebody said so."""
+    has_ended: bool = False
+    """So the ledger says; its room may be held for longer."""
     error: str = ""
     began: float = 0.0
     ready: float = 0.0
     last_use: float = 0.0
     priced: bool = False
     """The ledger knows a price for its room."""
-    bridge: Bridge | None = None
     timer: asyncio.TimerHandle | None = None
     """When its load has taken too long."""
     idle_timer: asyncio.TimerHandle | None = None
@@ -45,22 +53,50 @@ class Instance(msgspec.Struct, kw_only=True, eq=False):
     def in_flight(self) -> int:
         return max(self.busy, self.passing)
 
+    @property
+    def through_gate(self) -> int:
+        return max(0, self.passing - self.busy)
+
+    def was_used(self, message: Used) -> int:
+        """How many came without being asked for since the last such word."""
+        came = message.in_flight + message.served
+        arrived = max(0, came - self.came - self.granted)
+        self.came, self.granted, self.passing = came, 0, message.in_flight
+        return arrived
+
+    def forget_relay(self) -> None:
+        """The next one counts anew, and has nobody there."""
+        self.passing = self.came = self.granted = 0
+
 
 class Instances:
     def __init__(self) -> None:
         self.by_job: dict[str, Instance] = {}
-        self.current: dict[str, Instance] = {}
-        """By model: the newest, unless it is on its way out."""
+        self.by_load: dict[int, Instance] = {}
 
     def add(self, instance: Instance) -> None:
-        self.by_job[instance.job_id] = instance
-        self.current[instance.model] = instance
+        self.by_job[instance.job_id] = self.by_load[instance.load] = instance
 
     def drop(self, instance: Instance) -> None:
         self.by_job.pop(instance.job_id, None)
-        if self.current.get(instance.model) is instance:
-            del self.current[instance.model]
+        self.by_load.pop(instance.load, None)
+
+    def rename(self) -> None:
+        """Tokens that no scheduler makes: another one takes over, and counts anew."""
+        found = self.all()
+        lowest = min([0, *self.by_load])
+        self.by_load = {}
+        for number, instance in enumerate(found, 1):
+            instance.load = lowest - number
+            self.by_load[instance.load] = instance
 
     def of(self, model: str) -> list[Instance]:
-        """All processes of a model: beside the current one there may be those that still end."""
-        return [one for one in self.by_job.values() if one.model == model]
+        """All processes of a model, those that serve first, then those that will, then those on their way out."""
+        found = [one for one in self.by_job.values() if one.model == model]
+        return sorted(found, key=lambda one: _FOREMOST.index(one.phase))
+
+    def foremost(self, model: str) -> Instance | None:
+        return next(iter(self.of(model)), None)
+
+    def all(self) -> list[Instance]:
+        return list(self.by_job.values())

@@ -1,6 +1,7 @@
 """What the gateway answers about itself, on its own port and on the hub's: the models, the queue, loads and unloads."""
 
 import asyncio
+import functools
 from typing import Any
 from urllib.parse import unquote
 
@@ -10,8 +11,9 @@ from starlette.responses import Response
 
 from ostler.domain.errors import NotAllowed, NotFound, OstlerError
 from ostler.gateway import control
-from ostler.hub.api.routes import json_response
+from ostler.hub.api.routes import caller_of, json_response
 from ostler.hub.documents import Document
+from ostler.hub.gateway.following import ConfigFile
 from ostler.hub.gateway.gateway import Gateway
 from ostler.hub.gateway.instances import READY, Instance
 from ostler.hub.logs import Logs
@@ -19,7 +21,11 @@ from ostler.hub.logs import Logs
 _encode = msgspec.json.Encoder().encode
 JSON = [("Content-Type", "application/json")]
 TEXT = [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-cache")]
+MISTAKEN = "it has mistakes, of which operators are told"
+"""A mistake may quote a secret."""
 OPERATING = ("operator", "user")
+SHOWN_BYTES = 1024 * 1024
+"""Of a log that is there already. Nothing slows the hub down, and who has more than so much unread is let go."""
 
 
 class Pages:
@@ -48,6 +54,7 @@ class Pages:
         path = [unquote(part) for part in asked.path.strip("/").split("/")]
         try:
             if asked.method == "GET" and path[:2] == ["logs", "stream"]:
+                must_operate(asked.role)
                 await self._stream_log("/".join(path[2:]), key)
                 return
             status, document = 200, await self._page(asked, path)
@@ -68,6 +75,8 @@ class Pages:
                 return {"running": [_running(one) for one in self._gateway.instances.by_job.values()]}
             case ("GET", "api", "queue"):
                 return {"queue": queue(self._gateway)}
+            case ("GET", "api", "activity"):
+                return {"activity": self._gateway.activity.listing(None if sees_all(asked.role) else asked.user)}
             case ("POST", "api", "models", "unload") | ("GET", "unload"):
                 must_operate(asked.role)
                 return {"unloaded": await self._gateway.unload([])}
@@ -77,7 +86,7 @@ class Pages:
             case ("POST", "api", "models", *names, "load"):
                 must_operate(asked.role)
                 name = self._known(names)
-                self._gateway.preload([name])
+                self._gateway.load(name)
                 return {"loading": [name]}
             case _:
                 raise NotFound(f"there is no {asked.method} {asked.path} here")
@@ -86,13 +95,13 @@ class Pages:
         return known(self._gateway, "/".join(names))
 
     async def _stream_log(self, model: str, key: tuple[int, int]) -> None:
-        """Of the model's process, from its beginning, for as long as that runs."""
-        instance = self._gateway.instances.current.get(known(self._gateway, model))
+        """Of the model's process: what it said last, and what it says for as long as it runs."""
+        instance = self._gateway.instances.foremost(known(self._gateway, model))
         if instance is None or not instance.attempt:
             raise NotFound(f"{model!r} is not running; its last process is among `ostler jobs`")
-        request = key[1]
+        request, size = key[1], self._logs.store.size(instance.attempt)
         self._say(key, control.Answer(request, 200, TEXT, b"", more=True))
-        async for data in self._logs.read(instance.job_id, instance.attempt, 0, follow=True):
+        async for data in self._logs.read(instance.job_id, instance.attempt, max(0, size - SHOWN_BYTES), True):
             self._say(key, control.Answer(request, 200, body=data, more=True))
         self._say(key, control.Answer(request, 200))
 
@@ -100,17 +109,28 @@ class Pages:
 class ModelsApi:
     """The same on the hub's port, for the command line and the dashboard."""
 
-    def __init__(self, gateway: Gateway | None) -> None:
+    def __init__(self, gateway: Gateway, config: ConfigFile) -> None:
         self._gateway = gateway
+        self._config = config
 
     async def listing(self, request: Request) -> Response:
-        gateway = self._gateway
-        models = [] if gateway is None else [_model(gateway, name) for name in gateway.settings.models]
-        return json_response({"models": models, "next": None})
+        models = [_model(self._gateway, name) for name in self._gateway.settings.models]
+        config = self._config.document()
+        if not sees_all(caller_of(request).role):
+            config = {**config, "error": config["error"] and MISTAKEN, "notes": []}
+        return json_response({"models": models, "next": None, "config": config})
+
+    async def reload(self, request: Request) -> Response:
+        return json_response(self._config.reload())
+
+    async def activity(self, request: Request) -> Response:
+        caller = caller_of(request)
+        user = None if caller.sees_all else caller.user
+        return json_response({"activity": self._gateway.activity.listing(user), "next": None})
 
     async def load(self, request: Request) -> Response:
         gateway, name = self._asked(request)
-        gateway.preload([name])
+        gateway.load(name)
         return json_response(_model(gateway, name))
 
     async def unload(self, request: Request) -> Response:
@@ -129,7 +149,7 @@ class ModelsApi:
         return json_response(_model(gateway, name))
 
     def _asked(self, request: Request) -> tuple[Gateway, str]:
-        if self._gateway is None:
+        if not self._gateway.settings.models:
             raise NotFound("this hub has no models; name some under [models] in its ostler.toml")
         return self._gateway, known(self._gateway, request.path_params["name"])
 
@@ -143,7 +163,8 @@ def known(gateway: Gateway, name: str) -> str:
 
 def queue(gateway: Gateway) -> list[Document]:
     places = gateway.scheduler.places(gateway.now())
-    return [{**msgspec.to_builtins(place), "why": gateway.why(place.request, place.model)} for place in places]
+    jobs = functools.cache(gateway.jobs_in_the_way)  # many wait for few models
+    return [{**msgspec.to_builtins(place), "why": gateway.why(place.request, jobs(place.model))} for place in places]
 
 
 def _running(instance: Instance) -> Document:
@@ -157,26 +178,45 @@ def _running(instance: Instance) -> Document:
 
 
 def _model(gateway: Gateway, name: str) -> Document:
-    instance = gateway.instances.current.get(name)
-    now = gateway.now()
-    queued = sum(place.model == name for place in gateway.scheduler.places(now))
-    recipe = gateway.settings.models[name]
+    instances = gateway.instances.of(name)
+    first, now = next(iter(instances), None), gateway.now()
+    idle = [now - one.last_use for one in instances if one.phase == READY]
+    waiting = [place.request for place in gateway.scheduler.places(now) if place.model == name]
     return {
         "name": name,
-        "state": "stopped" if instance is None else instance.phase,
-        "worker": instance.worker or None if instance else None,
-        "job_id": instance.job_id if instance else None,
-        "in_flight": instance.in_flight if instance else 0,
-        "queued": queued,
-        "served": instance.served if instance else 0,
-        "idle_s": round(now - instance.last_use, 3) if instance and instance.phase == READY else None,
-        "load_s": round(instance.ready - instance.began, 3) if instance and instance.ready and instance.began else None,
-        "vram_gb": recipe.vram_gb,
-        "pinned": gateway.is_pinned(name),
+        "aliases": gateway.settings.models[name].aliases,
+        "state": "stopped" if first is None else first.phase,
+        "worker": first.worker or None if first else None,
+        "job_id": first.job_id if first else None,
+        "in_flight": sum(one.in_flight for one in instances),
+        "queued": len(waiting),
+        "waits_for": gateway.why(waiting[0], gateway.jobs_in_the_way(name)) if waiting else None,
+        "served": sum(one.served for one in instances),
+        "idle_s": round(min(idle), 3) if idle else None,
+        "load_s": _load_s(first) if first else None,
+        **_sizes(gateway, name),
+        "pinned": gateway.memory.is_pinned(gateway.settings.models[name]),
         "error": gateway.errors.get(name),
+        "instances": [{**_running(one), "load_s": _load_s(one)} for one in instances],
     }
+
+
+def _load_s(instance: Instance) -> float | None:
+    return round(instance.ready - instance.began, 3) if instance.ready and instance.began else None
+
+
+def _sizes(gateway: Gateway, name: str) -> Document:
+    """What its next process is given, and which of it was learnt."""
+    recipe = gateway.settings.models[name]
+    needs = recipe.needs(gateway.memory.seen(recipe))
+    differ = {"vram": needs.vram_gb != (recipe.vram_gb or 0.0), "memory": needs.memory_gb != (recipe.memory_gb or 0.0)}
+    return {**needs._asdict(), "learnt": [what for what, differs in differ.items() if differs]}
+
+
+def sees_all(role: str) -> bool:
+    return role == "operator"
 
 
 def must_operate(role: str) -> None:
     if role not in OPERATING:
-        raise NotAllowed("this key may call models, and no more; loading and unloading takes a user's token")
+        raise NotAllowed("this key may call models, and no more; loading, unloading and logs take a user's token")

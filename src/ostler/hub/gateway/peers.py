@@ -1,45 +1,34 @@
-"""Other OpenAI-compatible servers: their models' requests go there, and no room of the fleet's is used.
+"""Other OpenAI-compatible servers: their models' requests go there, and no room of the fleet's is used."""
 
-The relay speaks plain HTTP to a host and a port, and shows no key: peers that want more cannot be reached, which is
-said when the hub starts and to whoever asks for one of their models.
-"""
-
-import logging
 from urllib.parse import urlsplit
 
 from ostler.gateway import control
 from ostler.gateway.settings import GatewaySettings, Peer
 
-_log = logging.getLogger("ostler.gateway")
+PEER = "peer-"
+"""How their names begin, as instances; those of models' jobs begin otherwise."""
 
 
 class Peers:
     def __init__(self, settings: GatewaySettings) -> None:
         self._of = {name: found.peer for name, found in settings.peer_models().items()}
-        for peer in settings.peers.values():
-            if why := unreachable(peer):
-                _log.error("the peer %s cannot be used: %s", peer.name, why)
 
-    def answer(self, arrived: control.Arrived) -> control.Grant | control.Refuse | None:
+    def answer(self, arrived: control.Arrived) -> control.Grant | None:
         """What becomes of a request; None: it is for no peer's model."""
         peer = self._of.get(arrived.model)
-        if peer is None:
+        return None if peer is None else _grant(arrived.request, peer)
+
+    def gave_back(self, done: control.Done) -> control.Refuse | None:
+        """It was sent there, and nothing came of it; None: it was sent to no peer. By now it may be a peer no more."""
+        if not done.instance.startswith(PEER):
             return None
-        if why := unreachable(peer):
-            return control.Refuse(arrived.request, 502, "peer_unreachable", f"the peer {peer.name!r}: {why}")
-        if arrived.again:
-            message = f"the peer {peer.name!r} did not answer; try again when it is back"
-            return control.Refuse(arrived.request, 502, "peer_unreachable", message, 5.0)
-        url = urlsplit(peer.url)
-        return control.Grant(arrived.request, f"peer-{peer.name}", url.hostname or "", url.port or 80)
+        name = done.instance.removeprefix(PEER)
+        message = f"the peer {name!r} did not answer: {done.error}; try again when it is back"
+        return control.Refuse(done.request, 502, "peer_unreachable", message, 5.0)
 
 
-def unreachable(peer: Peer) -> str:
+def _grant(request: int, peer: Peer) -> control.Grant:
     url = urlsplit(peer.url)
-    if url.scheme != "http":
-        return "only http is spoken to peers; put a local proxy before it"
-    if url.path.strip("/"):
-        return f"its URL must end before any path, and has {url.path!r}"
-    if peer.api_key:
-        return "no key can be shown to a peer"
-    return ""
+    tls = url.scheme == "https"
+    way = control.Way(tls=tls, prefix=url.path, api_key=peer.api_key)
+    return control.Grant(request, PEER + peer.name, url.hostname or "", url.port or (443 if tls else 80), way)

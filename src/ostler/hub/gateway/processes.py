@@ -1,7 +1,6 @@
 """The models' processes, which are jobs on the ledger: started, stopped, found again; and what becomes of them."""
 
 import asyncio
-import hashlib
 import logging
 import re
 from collections.abc import Callable, Coroutine
@@ -15,22 +14,19 @@ from ostler.core.events import Event as FleetEvent
 from ostler.core.fleet import Fleet
 from ostler.domain import states
 from ostler.domain.job import JobSpec
-from ostler.domain.records import TaskRecord
+from ostler.domain.records import Changes, TaskRecord
+from ostler.gateway.control import Way
 from ostler.gateway.core import effects, events
-from ostler.gateway.settings import MODEL, GatewaySettings
+from ostler.gateway.settings import DIGEST, MODEL, GatewaySettings
 from ostler.hub.api.jobs import new_job
-from ostler.hub.gateway.bridge import Bridge
-from ostler.hub.gateway.instances import FOUND, LOADING, READY, STOPPING, Instance, Instances
+from ostler.hub.gateway.instances import FOUND, LOADING, READY, SHUT, STOPPING, Instance, Instances
+from ostler.hub.gateway.memory import Memory
 from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
-from ostler.hub.relays import Relays, Target
 
 _log = logging.getLogger("ostler.gateway")
 LOOPBACK = ("127.0.0.1", "::1", "localhost", "")
 LOG_TAIL = 2000
-PRIORITY = 1000
-"""Of free room a model that somebody waits for has the first choice; it takes nobody's."""
-_encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder(JobSpec).decode
 
 
@@ -40,17 +36,17 @@ class Processes:
     def __init__(
         self,
         loop: Loop,
-        relays: Relays,
         settings: GatewaySettings,
         instances: Instances,
+        memory: Memory,
         log_tail: Callable[[str, int], str],
         became: Callable[[Instance], None],
         step: Callable[[events.Event], None],
     ) -> None:
         self._loop = loop
-        self._relays = relays
-        self._settings = settings
+        self.settings = settings
         self._instances = instances
+        self._memory = memory
         self._log_tail = log_tail
         self._became = became
         self._step = step
@@ -63,47 +59,52 @@ class Processes:
     # Begin and end
 
     def start(self, effect: effects.StartLoad) -> None:
-        recipe = self._settings.models[effect.model]
+        recipe = self.settings.models[effect.model]
         job_id = f"model-{re.sub(r'[^A-Za-z0-9_-]', '-', effect.model)[:60]}-{new_job_id()}"
         instance = Instance(
-            job_id=job_id, model=effect.model, load=effect.load, digest=recipe.digest, began=self._loop.now()
+            job_id=job_id,
+            model=effect.model,
+            load=effect.load,
+            digest=recipe.digest,
+            load_timeout_s=recipe.load_timeout_s,
+            began=self._loop.now(),
         )
-        evicted = [one for model in effect.evict for one in self._instances.of(model)]
+        evicted = [one for load in effect.evict if (one := self._instances.by_load.get(load)) is not None]
         for one in evicted:
             self._leaves(one)
         self._instances.add(instance)
         self._give_time(instance)
-        spec = recipe.spec(job_id)
-        spec.priority = PRIORITY
+        spec = recipe.spec(job_id, self._memory.seen(recipe))
+        spec.priority = ledger_models.PRIORITY
+        spec.metadata[DIGEST] = recipe.digest
         job = new_job(spec, chosen=False)
         jobs = [one.job_id for one in evicted]
-        self._ask(lambda ref: ModelLoad(ref=ref, job=job, evict=jobs))
+        self._ask(lambda ref: ModelLoad(ref=ref, job=job, evict=jobs, load_s=effect.load_s))
 
     def _give_time(self, instance: Instance) -> None:
         """From now on, until it is ready. Who gets its room only later has all of it then."""
         if instance.timer is not None:
             instance.timer.cancel()
-        limit_s = self._settings.models[instance.model].load_timeout_s
-        instance.timer = asyncio.get_running_loop().call_later(limit_s, self._too_late, instance)
+        instance.timer = asyncio.get_running_loop().call_later(instance.load_timeout_s, self._too_late, instance)
 
     def _too_late(self, instance: Instance) -> None:
         if instance.phase not in (LOADING, FOUND):
             return
-        limit_s = self._settings.models[instance.model].load_timeout_s
         if instance.attempt:
-            instance.error = f"it was not ready within {limit_s:g} s"
-        self._cancel(instance, f"not ready within {limit_s:g} s")
+            instance.error = f"it was not ready within {instance.load_timeout_s:g} s"
+        self._cancel(instance, f"not ready within {instance.load_timeout_s:g} s")
 
-    def stop(self, model: str, reason: str) -> None:
-        found = self._instances.of(model)
-        if not found:
-            self._soon(events.Stopped(model))
-        for instance in found:
+    def stop(self, load: int, reason: str) -> None:
+        instance = self._instances.by_load.get(load)
+        if instance is None:
+            self._soon(events.Stopped(load))
+        else:
+            instance.unloaded = reason == "unloaded"
             self._leaves(instance)
             self._cancel(instance, reason)
 
     def _leaves(self, instance: Instance) -> None:
-        instance.phase = STOPPING
+        instance.phase, instance.gate = STOPPING, SHUT
         if instance.timer is not None:
             instance.timer.cancel()
         self._became(instance)
@@ -113,16 +114,32 @@ class Processes:
 
     # What the ledger says
 
-    def look_at(self, instance: Instance, task: TaskRecord) -> None:
+    def saw(self, changes: Changes) -> None:
+        for task in changes.tasks:
+            instance = self._instances.by_job.get(task.job_id)
+            if instance is not None:
+                self._look_at(instance, task)
+        for attempt in changes.attempts:
+            instance = self._instances.by_job.get(attempt.job_id)
+            if instance is not None:
+                self._memory.took(self._loop.fleet, instance, attempt)
+                self._look_for_end(instance)
+        self._look_for_found()
+
+    def _look_at(self, instance: Instance, task: TaskRecord) -> None:
         if task.attempt and task.attempt != instance.attempt and instance.phase == LOADING:
             self._give_time(instance)
         instance.attempt, instance.worker = task.attempt or instance.attempt, task.worker or instance.worker
         if task.state in states.TERMINAL:
             instance.error = instance.error or task.reason
-            if ledger_models.holder(self._loop.fleet, instance.job_id) is None:
-                asyncio.get_running_loop().call_soon(self._gone, instance)
+            instance.has_ended = True
+            self._look_for_end(instance)
         elif task.health == "healthy" and instance.phase in (LOADING, FOUND):
-            self._send(self._is_healthy(instance))
+            asyncio.get_running_loop().call_soon(self._is_healthy, instance)
+
+    def _look_for_end(self, instance: Instance) -> None:
+        if instance.has_ended and ledger_models.holder(self._loop.fleet, instance.job_id) is None:
+            asyncio.get_running_loop().call_soon(self._gone, instance)
 
     def _gone(self, instance: Instance) -> None:
         """Its process has ended, and its room is free."""
@@ -132,8 +149,6 @@ class Processes:
         for timer in (instance.timer, instance.idle_timer):
             if timer is not None:
                 timer.cancel()
-        if instance.bridge is not None:
-            instance.bridge.close()
         self._instances.drop(instance)
         if was in (LOADING, READY):
             self._went_wrong(instance)
@@ -143,44 +158,30 @@ class Processes:
             error = "" if never_placed else self.errors[instance.model] or "it did not start"
             self._step(events.LoadDone(instance.load, error, no_room=never_placed))
         else:
-            error = self.errors[instance.model] if was == READY else ""
-            self._step(events.Stopped(instance.model, error, instance.load))
+            self._step(events.Stopped(instance.load, self.errors[instance.model] if was == READY else ""))
 
     def _went_wrong(self, instance: Instance) -> None:
         tail = self._log_tail(instance.attempt, LOG_TAIL) if instance.attempt else ""
         error = f"{instance.error}; its log ends:\n{tail}" if tail else instance.error
         self.errors[instance.model] = error
 
-    async def _is_healthy(self, instance: Instance) -> None:
+    def _is_healthy(self, instance: Instance) -> None:
         held = ledger_models.holder(self._loop.fleet, instance.job_id)
         if held is None or not held.port or instance.phase not in (LOADING, FOUND) or instance.host:
             return
         instance.host, instance.port = "127.0.0.1", held.port
         if self._loop.fleet.workers[held.worker_id].address not in LOOPBACK:
-            instance.bridge = bridge = Bridge(self._relays, lambda: self._target(instance))
-            instance.port = await bridge.open()
-            if instance.phase not in (LOADING, FOUND):
-                bridge.close()
-                return
+            instance.way = Way(tunnel=True)
         if instance.timer is not None:
             instance.timer.cancel()
-        if self._instances.current.get(instance.model) is not instance:
-            self._leaves(instance)
-            self._cancel(instance, "another process of this model was started meanwhile")
-            return
         was, instance.phase = instance.phase, READY
         instance.ready = instance.last_use = self._loop.now()
         self.errors.pop(instance.model, None)
         self._became(instance)
-        found = events.ModelFound(instance.model, instance.digest, instance.load)
-        self._step(found if was == FOUND else events.LoadDone(instance.load))
-
-    def _target(self, instance: Instance) -> Target | None:
-        held = ledger_models.holder(self._loop.fleet, instance.job_id)
-        if held is None:
-            return None
-        session = self._loop.fleet.workers[held.worker_id].session
-        return Target(instance.job_id, held.id, held.worker_id, session)
+        if was == FOUND:
+            self._step(events.ModelFound(instance.model, instance.digest, instance.load, instance.worker))
+        else:
+            self._step(events.LoadDone(instance.load, place=instance.worker))
 
     # Those of an earlier hub
 
@@ -192,26 +193,28 @@ class Processes:
 
     def _adopt(self, job_id: str, spec: bytes, load: int) -> None:
         model, digest = _what_runs(spec)
-        recipe = self._settings.models.get(model)
-        instance = Instance(job_id=job_id, model=model, load=load, digest=digest, phase=FOUND)
-        if recipe is None or recipe.digest != digest or model in self._instances.current:
-            self._cancel(instance, "it is not wanted any more")
+        recipe = self.settings.models.get(model)
+        if recipe is None or recipe.digest != digest:
+            reason = "it is not wanted any more"
+            self._ask(lambda ref: CancelRequested(ref=ref, job_id=job_id, reason=reason))
             return
+        limit_s = recipe.load_timeout_s
+        instance = Instance(job_id=job_id, model=model, load=load, digest=digest, load_timeout_s=limit_s, phase=FOUND)
         self._instances.add(instance)
         self._give_time(instance)
         held = ledger_models.holder(self._loop.fleet, job_id)
         if held is not None:
             instance.attempt, instance.worker = held.id, held.worker_id
         self._awaited.append(instance)
-        self.look_for_found()
+        self._look_for_found()
 
-    def look_for_found(self) -> None:
+    def _look_for_found(self) -> None:
         """Where a found process listens is known only when its worker is back, which changes nothing on the ledger."""
         for instance in self._awaited:
             task = self._loop.fleet.find_task(instance.job_id)
             held = ledger_models.holder(self._loop.fleet, instance.job_id)
             if task is not None and task.health == "healthy" and held is not None and held.port:
-                self._send(self._is_healthy(instance))
+                asyncio.get_running_loop().call_soon(self._is_healthy, instance)
         self._awaited = [one for one in self._awaited if one.phase == FOUND and not one.host]
 
     # Errands
@@ -235,10 +238,9 @@ class Processes:
 
 
 def _what_runs(stored: bytes) -> tuple[str, str]:
-    """Of a model's job: the model, and the digest of all that its process was started with."""
-    spec = _decode(stored)
-    spec.id, spec.priority = "", 0
-    return str(spec.metadata.get(MODEL, "")), hashlib.sha256(_encode(spec)).hexdigest()
+    """Of a model's job: the model, and the digest of its recipe."""
+    metadata = _decode(stored).metadata
+    return str(metadata.get(MODEL, "")), str(metadata.get(DIGEST, ""))
 
 
 def _live_models(fleet: Fleet) -> list[str]:

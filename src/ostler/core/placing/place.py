@@ -1,0 +1,108 @@
+"""Placing: while something waits that some worker could take, give the first in order the best of those workers."""
+
+from collections import Counter
+
+from ostler.core.attempts import ACCEPT_WITHIN_S, assignment, begin
+from ostler.core.dependencies import resolve
+from ostler.core.effects import AssignTask, Effect, HintSnapshot, SayNoWork
+from ostler.core.fleet import Fleet, Job
+from ostler.core.match import never_fits
+from ostler.core.placing.choose import choose
+from ostler.core.queueing import backfill
+from ostler.core.queueing.bound import rebind, unbind
+from ostler.core.queueing.preempt import make_room
+from ostler.core.timers import ACCEPTANCE
+
+PLACEMENTS_PER_PASS = 1000
+"""One pass must not keep the loop from hearing others; what is left over is placed in the next."""
+
+
+def settle(fleet: Fleet, now: float) -> list[Effect]:
+    """Let go what waited for jobs that have ended, place what can be placed, have room made for what is worth it, and
+    tell those who asked and got nothing."""
+    resolve(fleet, now)
+    backfill.keep(fleet, now)
+    effects = _place_heirs(fleet, now)
+    for _ in range(PLACEMENTS_PER_PASS):
+        job = backfill.next_in_order(fleet, now)
+        if job is None:
+            break
+        effects += _place(fleet, job, 0, now)
+    effects += make_room(fleet, now) + _hints(fleet)
+    return effects + answers(fleet, effects)
+
+
+def _place(fleet: Fleet, job: Job, kept_on: int, now: float) -> list[Effect]:
+    """One task of the job, or a gang whole: on as many different workers as it needs, each the best of those left. What
+    is held for another comes last."""
+    ways = backfill.ways_past(fleet, job, now, kept_on) if fleet.holds.on else {}
+    among = job.shape.workers
+    behind = sum(fleet.index.bit_of(name) for name in ways)
+    begun = []
+    for _ in range(job.shape.request.nodes):
+        worker, grant, result = choose(fleet, job, (among | behind) & kept_on or among or behind)
+        bit, way = fleet.index.bit_of(worker.id), ways.get(worker.id)
+        among, behind = among & ~bit, behind & ~bit
+        attempt = begin(fleet, job, worker, way.grant if way else grant, "", now)
+        attempt.why = f"{worker.id} scored best ({result.words()})"
+        if way is not None:
+            attempt.why += f"; {backfill.let_in(fleet, attempt, way)}"
+        begun.append(attempt)
+    for attempt in begun:
+        fleet.timers.add(now + ACCEPT_WITHIN_S, ACCEPTANCE, attempt.id)
+    return [assignment(fleet, attempt) for attempt in begun]
+
+
+def _place_heirs(fleet: Fleet, now: float) -> list[Effect]:
+    """Those for whom room was cleared come first, and on that room."""
+    effects: list[Effect] = []
+    for job_id in list(fleet.bound):
+        job = fleet.jobs.get(job_id)
+        if job is None or not job.waiting:
+            unbind(fleet, job_id)
+        elif job.may_be_placed() and fleet.within_quota(job.user, job.shape.bit):
+            kept = unbind(fleet, job_id)
+            kept_on = 0
+            for attempt in kept:
+                kept_on |= fleet.index.bit_of(attempt.worker_id)
+            if backfill.gets_enough(fleet, job, now, kept_on):
+                effects += _place(fleet, job, kept_on, now)
+            else:
+                rebind(fleet, job_id, kept)
+    return effects
+
+
+def _hints(fleet: Fleet) -> list[Effect]:
+    """A job that waits and brings a snapshot is likely to come to the least busy of the workers that could run it. Of
+    those with the same files and needs, one says it for all."""
+    effects: list[Effect] = []
+    hinted, fleet.hints = fleet.hints, []
+    waiting = [job for job in hinted if job.waiting and not job.blocked_on]
+    for job in {(job.snapshot, job.shape.sid): job for job in reversed(waiting)}.values():
+        able = [
+            worker
+            for worker in fleet.workers.values()
+            if worker.connected and not never_fits(job.shape.request, worker)
+        ]
+        if able and not any(job.snapshot in worker.capabilities.snapshots for worker in able):
+            likely = min(able, key=lambda worker: (len(worker.attempts), worker.id))
+            effects.append(
+                HintSnapshot(worker_id=likely.id, session=likely.session, task_id=job.task_id(0), snapshot=job.snapshot)
+            )
+    return effects
+
+
+def answers(fleet: Fleet, placed: list[Effect]) -> list[Effect]:
+    """Every question gets an answer: an assignment, or the word that there is nothing."""
+    served = Counter(effect.worker_id for effect in placed if isinstance(effect, AssignTask))
+    asking, fleet.asking = fleet.asking, {}
+    return [
+        SayNoWork(worker_id=worker_id, session=fleet.workers[worker_id].session)
+        for worker_id, questions in asking.items()
+        for _ in range(questions - served[worker_id])
+    ]
+
+
+def settled(fleet: Fleet) -> bool:
+    """Nothing waits that could be placed now."""
+    return backfill.next_in_order(fleet, fleet.holds.looked_at) is None

@@ -1,0 +1,360 @@
+"""Who gets machines held for it, and who may pass a hold.
+
+A task that does not fit is skipped; one that has been skipped for too long gets the machines held on which it can
+start first. Of each priority, two kinds of jobs do: the one that is next in the order, and, much later and only now and
+then, the one that has been there longest, because the order alone would let newcomers and higher tiers go first for
+ever. So everybody is the oldest some day, gets a hold then at the latest, and a hold ends with its owner's start:
+nobody is let in who would put that off beyond what was foreseen when the hold began.
+
+Higher priority passes every hold of a lower one, as it does in the order.
+"""
+
+import math
+from heapq import nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ostler.core.fleet import Attempt, Fleet, Job, Worker
+from ostler.core.learning import estimates
+from ostler.core.match import unmet_room
+from ostler.core.queueing.holds import AHEAD, BESIDE, IN_TIME, HeldMachine, Hold, Way, named_for
+from ostler.core.room import Holding, Room, holding, pick_devices
+from ostler.core.timers import HOLDS
+from ostler.domain.resources import Request
+
+if TYPE_CHECKING:
+    from ostler.core.queueing.holds import Ends
+
+HOLDS_AT_MOST = 16
+IN_LINE_LOOKED_AT = 16
+MACHINES_LOOKED_AT = 256
+"""For one hold; on a larger fleet, those with the least on them."""
+OLD_AFTER = 12
+"""Times the wait of one that is next in order: from then on a job may have a hold for nothing but its age."""
+LOOKS_PER_WAIT = 20
+LOOK_MOST_S = 60.0
+
+
+# Keeping
+
+
+def keep(fleet: Fleet, now: float) -> None:
+    """Drop the holds that are over, move those whose machines are, and look now and then for new ones."""
+    holds = fleet.holds
+    holds.looked_at = now
+    if holds.of:
+        _keep_those_there_are(fleet, now)
+    if holds.look_at <= now and fleet.queue.pending and fleet.policy.holds:
+        _look(fleet, now)
+    if holds.look_at > now and fleet.queue.pending and not holds.watched:
+        holds.watched = True
+        fleet.timers.add(holds.look_at, HOLDS, "")
+
+
+def _keep_those_there_are(fleet: Fleet, now: float) -> None:
+    holds = fleet.holds
+    _renew(fleet, now)
+    for hold in list(holds.of.values()):
+        if not _may_wait_for_room(fleet, hold.job):
+            holds.release(hold.job.id, fleet.index)
+        elif hold.shape is not hold.job.shape or not all(map(_stands, hold.machines.values())):
+            holds.release(hold.job.id, fleet.index)
+            holds.look_at = now
+
+
+def _may_wait_for_room(fleet: Fleet, job: Job) -> bool:
+    """Nothing but room keeps it, and no room is being cleared for it."""
+    if fleet.jobs.get(job.id) is not job or job.lane is None or job.terms.model:
+        return False
+    cleared = job.id in fleet.bound or job.id in fleet.room_makers
+    return not cleared and bool(fleet.within_quota(job.user, job.shape.bit))
+
+
+def _stands(machine: HeldMachine) -> bool:
+    return machine.worker.is_open and machine.opens_at < math.inf
+
+
+# Giving
+
+
+def _look(fleet: Fleet, now: float) -> None:
+    holds, wait_s = fleet.holds, fleet.policy.hold_after_s
+    _renew(fleet, now, late_too=True)
+    holds.look_at = now + min(LOOK_MOST_S, max(1.0, wait_s / LOOKS_PER_WAIT))
+    holds.oldest_again_at = {key: at for key, at in holds.oldest_again_at.items() if at > now}
+    _forget_nowhere(fleet, now)
+    for priority in fleet.queue.priorities():
+        if len(holds.of) >= HOLDS_AT_MOST:
+            return
+        if _hold_for_the_oldest(fleet, priority, now):
+            _hold_for_the_next(fleet, priority, now)
+
+
+def _forget_nowhere(fleet: Fleet, now: float) -> None:
+    """What could start nowhere is looked at anew after a while, and when machines have come or gone."""
+    holds = fleet.holds
+    open_workers = sum(worker.is_open for worker in fleet.workers.values())
+    if open_workers != holds.open_workers:
+        holds.open_workers = open_workers
+        holds.nowhere.clear()
+    holds.nowhere = {shape: until for shape, until in holds.nowhere.items() if until > now and shape.jobs}
+
+
+def _nowhere(fleet: Fleet) -> int:
+    """The shapes that are not worth a look: or a few that could never start would be all that is looked at."""
+    found = 0
+    for shape in fleet.holds.nowhere:
+        found |= shape.bit
+    return found
+
+
+def _starts_nowhere(fleet: Fleet, job: Job, now: float) -> None:
+    fleet.holds.nowhere[job.shape] = now + LOOKS_PER_WAIT * (fleet.holds.look_at - now)
+
+
+def _hold_for_the_oldest(fleet: Fleet, priority: int, now: float) -> bool:
+    """False: it waits for machines that are held for others, and nobody else gets a hold before it."""
+    holds = fleet.holds
+    if priority in holds.oldest_again_at:
+        return True
+    for job in fleet.queue.longest_here(priority, _nowhere(fleet), IN_LINE_LOOKED_AT):
+        if job.id in holds.of or job.queued + OLD_AFTER * fleet.policy.hold_after_s > now:
+            return True
+        if job.shape in holds.nowhere or not _may_wait_for_room(fleet, job):
+            continue
+        found = _machines(fleet, job, now)
+        if found is None:
+            _starts_nowhere(fleet, job, now)
+            continue
+        if found:
+            _give(fleet, job, found, now)
+            holds.oldest_again_at[priority] = now + fleet.policy.hold_after_s
+        return bool(found)
+    return True
+
+
+def _hold_for_the_next(fleet: Fleet, priority: int, now: float) -> None:
+    """For the first in line, and for those behind it that need other machines than all before them."""
+    spoken_for: set[str] = set()
+    seen = 0
+    for job in islice(fleet.queue.in_line(priority, _nowhere(fleet)), IN_LINE_LOOKED_AT):
+        if len(fleet.holds.of) >= HOLDS_AT_MOST or job.queued + fleet.policy.hold_after_s > now:
+            return
+        if seen & job.shape.bit or job.shape in fleet.holds.nowhere or not _may_wait_for_room(fleet, job):
+            continue
+        able = {worker.id for worker in _able(fleet, job)}
+        if job.id not in fleet.holds.of and not able & spoken_for:
+            found = _machines(fleet, job, now)
+            if found is None:
+                _starts_nowhere(fleet, job, now)
+                continue
+            _give(fleet, job, found, now)
+        spoken_for |= able
+        seen |= job.shape.bit
+        if len(spoken_for) == len(fleet.workers):
+            return
+
+
+def _give(fleet: Fleet, job: Job, machines: list[HeldMachine], now: float) -> None:
+    if not machines:
+        return
+    holds = fleet.holds
+    for machine in machines:
+        weaker = holds.on.get(machine.worker.id)
+        if weaker is not None:
+            holds.release(weaker.job.id, fleet.index)
+    holds.given += 1
+    holds.enter(Hold(job, holds.given, machines, now), fleet.index)
+
+
+def _machines(fleet: Fleet, job: Job, now: float) -> list[HeldMachine] | None:
+    """Where it can start first, on as many machines as it needs. None: nowhere, whoever ends; empty: only on machines
+    that are held for others of its priority or a higher one."""
+    nodes = job.shape.request.nodes
+    able = _able(fleet, job)
+    free = [worker for worker in able if not _is_held_from(fleet, job, worker)]
+    few = nsmallest(max(nodes, MACHINES_LOOKED_AT), free, key=lambda worker: (len(worker.attempts), worker.id))
+    opening = (HeldMachine(worker, *opens_at(fleet, job.shape.request, worker, now)) for worker in few)
+    open_some_day = (machine for machine in opening if machine.opens_at < math.inf)
+    first = nsmallest(nodes, open_some_day, key=lambda machine: (machine.opens_at, machine.worker.id))
+    if len(first) == nodes:
+        return first
+    held = (worker for worker in able if _is_held_from(fleet, job, worker))
+    later = sum(opens_at(fleet, job.shape.request, worker, now)[0] < math.inf for worker in held)
+    return [] if later and len(first) + later >= nodes else None
+
+
+def _able(fleet: Fleet, job: Job) -> list[Worker]:
+    """The workers from which nothing but room keeps it."""
+    could_run, shape = fleet.index.could_run, job.shape
+    return [worker for worker in fleet.workers.values() if worker.is_open and could_run(worker.id, shape)]
+
+
+def _is_held_from(fleet: Fleet, job: Job, worker: Worker) -> bool:
+    hold = fleet.holds.on.get(worker.id)
+    return hold is not None and hold.priority >= job.terms.priority
+
+
+def opens_at(fleet: Fleet, request: Request, worker: Worker, now: float) -> tuple[float, "Ends"]:
+    """When this worker could take one task of this, by what is known of what runs there; infinite: not while that
+    lasts. And what that follows from."""
+    room, ends = Room(worker.offer), _ends(fleet, worker, now)
+    if not _takes(request, worker, room):
+        return math.inf, ends
+    for ends_at, held in reversed(ends):
+        room.take(held.held)
+        if not _takes(request, worker, room):
+            return ends_at, ends
+    return now, ends
+
+
+def _ends(fleet: Fleet, worker: Worker, now: float) -> "Ends":
+    found = [(now + _left_s(fleet, held, now), held) for held in worker.attempts.values()]
+    return sorted(found, key=lambda one: (one[0], one[1].id))
+
+
+def _left_s(fleet: Fleet, held: Attempt, now: float) -> float:
+    if held.phase == "bound" and held.heir is not None:
+        return estimates.run_time(fleet, held.heir).likely_s
+    if held.task is None or held.phase in ("stopping", "lapsed"):
+        return 0.0
+    return max(0.0, estimates.left(fleet, held, now).likely_s)
+
+
+def _takes(request: Request, worker: Worker, room: Room) -> bool:
+    slots = worker.slots.total(request.pool) if worker.slots is not None else 0
+    return room.placed[request.pool] < slots and not unmet_room(request, worker.id, room)
+
+
+# Passing
+
+
+def next_in_order(fleet: Fleet, now: float) -> Job | None:
+    """The first in order that may start now."""
+    queue, index = fleet.queue, fleet.index
+    if fleet.policy.head_blocks:
+        first = queue.pick(queue.pending)
+        return first if first is not None and first.shape.bit & index.placeable else None
+    behind = 0
+    for shapes in index.held.values():
+        behind |= shapes
+    behind &= queue.pending
+    if not behind:
+        return queue.pick(queue.pending & index.placeable)
+    return queue.pick(queue.pending & index.placeable, behind, lambda job: gets_enough(fleet, job, now))
+
+
+def gets_enough(fleet: Fleet, job: Job, now: float, cleared_on: int = 0) -> bool:
+    """Whether it can be placed now, on machines that are free and on those that it may have though they are held."""
+    free, nodes = job.shape.workers.bit_count(), job.shape.request.nodes
+    return free >= nodes or free + len(ways_in(fleet, job, now, cleared_on)) >= nodes
+
+
+def ways_in(fleet: Fleet, job: Job, now: float, cleared_on: int = 0) -> dict[str, Way]:
+    """The held machines on which a task of this job may be placed, and how; on those where room was cleared for it,
+    whoever they are held for."""
+    found: dict[str, Way] = {}
+    for worker_id, shapes in fleet.index.held.items():
+        if shapes & job.shape.bit:
+            is_cleared = bool(cleared_on & fleet.index.bit_of(worker_id))
+            way = _way_in(fleet, job, worker_id, is_cleared, now)
+            if way is not None:
+                found[worker_id] = way
+    return found
+
+
+def ways_past(fleet: Fleet, job: Job, now: float, cleared_on: int) -> dict[str, Way]:
+    """The same when it starts, which ends its own hold: on the machines of the others."""
+    ways = ways_in(fleet, job, now, cleared_on)
+    fleet.holds.release(job.id, fleet.index)
+    return {worker_id: way for worker_id, way in ways.items() if worker_id in fleet.holds.on}
+
+
+def _way_in(fleet: Fleet, job: Job, worker_id: str, is_cleared: bool, now: float) -> Way | None:
+    _renew(fleet, now)
+    hold, own = fleet.holds.on[worker_id], fleet.holds.of.get(job.id)
+    machine, asked = hold.machines[worker_id], (job.id, job.shape.sid, job.terms.priority)
+    if asked in machine.refused and not is_cleared:
+        return None
+    goes_first = own is not None and own.priority == hold.priority and own.number <= hold.number
+    if is_cleared or goes_first or job.terms.priority > hold.priority:
+        return _way(job, machine.worker.room, AHEAD)
+    ends_at = now + estimates.surely_ends(fleet, job)
+    if ends_at <= hold.free_until:
+        return _way(job, machine.worker.room, IN_TIME, ends_at)
+    beside = _beside(hold, machine)
+    if beside is None or not _takes(job.shape.request, machine.worker, beside):
+        machine.refused.add(asked)  # time alone does not change that
+        return None
+    return _way(job, beside, BESIDE)
+
+
+def _way(job: Job, room: Room, kind: str, ends_at: float = math.inf) -> Way | None:
+    grant = pick_devices(job.shape.request, room)
+    return Way(grant, kind, ends_at) if grant is not None else None
+
+
+def _beside(hold: Hold, machine: HeldMachine) -> Room | None:
+    """The machine's room that is free now and still is when the owner has started. None: nothing is known of that."""
+    if machine.beside is None:
+        then = _with_owner(hold, machine)
+        machine.beside = _in_both(machine.worker.room, then) if then is not None else None
+    return machine.beside
+
+
+def _with_owner(hold: Hold, machine: HeldMachine) -> Room | None:
+    """Who was let in for leaving that room counts as there, however soon it is thought to end."""
+    room, stay = Room(machine.worker.offer), {key for key, way in machine.guests.items() if way.kind == BESIDE}
+    for ends_at, held in machine.ends:
+        if ends_at > hold.shadow or held.id in stay:
+            room.take(held.held)
+    request = hold.job.shape.request
+    grant = pick_devices(request, room)
+    if grant is None:
+        return None
+    room.take(holding(request, grant))
+    return room
+
+
+def _in_both(one: Room, other: Room) -> Room:
+    room = Room(one.offer)
+    room.cores_milli = min(one.cores_milli, other.cores_milli)
+    room.memory_mib = min(one.memory_mib, other.memory_mib)
+    room.vram_mib = [min(pair) for pair in zip(one.vram_mib, other.vram_mib, strict=True)]
+    room.users = [max(pair) for pair in zip(one.users, other.users, strict=True)]
+    room.placed = {pool: max(count, other.placed[pool]) for pool, count in one.placed.items()}
+    return room
+
+
+def _renew(fleet: Fleet, now: float, *, late_too: bool = False) -> None:
+    """Foresee anew what has changed, and what was to be over by now and is not."""
+    stale = list(fleet.index.stale)
+    if late_too:
+        late = (name for name, hold in fleet.holds.on.items() if hold.machines[name].opens_at <= now)
+        stale += [name for name in late if name not in fleet.index.stale]
+    if not stale:
+        return
+    fleet.index.stale.clear()
+    for worker_id in stale:
+        hold = fleet.holds.on[worker_id]
+        machine = hold.machines[worker_id]
+        machine.opens_at, machine.ends = opens_at(fleet, hold.job.shape.request, machine.worker, now)
+        machine.guests = {key: way for key, way in machine.guests.items() if key in machine.worker.attempts}
+    for hold in {id(hold): hold for hold in map(fleet.holds.on.__getitem__, stale)}.values():
+        hold.foresee()
+
+
+def let_in(fleet: Fleet, attempt: Attempt, way: Way) -> str:
+    """An attempt has begun on a held machine; what there is to say about that."""
+    hold = fleet.holds.on[attempt.worker_id]
+    hold.machines[attempt.worker_id].guests[attempt.id] = way
+    assert attempt.task is not None
+    return way.words(named_for(attempt.task.job.user, hold.job))
+
+
+def fits_beside(hold: Hold, machine: HeldMachine, guests: list[Holding]) -> bool:
+    """Whether the owner has room on the machine with nothing there but these."""
+    room = Room(machine.worker.offer)
+    for held in guests:
+        room.take(held)
+    return _takes(hold.job.shape.request, machine.worker, room)

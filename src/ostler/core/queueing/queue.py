@@ -1,0 +1,310 @@
+"""The order of the queue: priority, then tier, then who has used least lately, then arrival.
+
+Jobs that wait stand in lanes, one for each (band, user, shape), linked through themselves: joining, leaving and
+finding the first take the same time however many wait. An array stands there as one job.
+
+Users stand on a ladder by what they have used. A charge only ever adds, so that an old rung is at most too low: it is
+put right when it is met, and a charge costs nothing here.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping
+from heapq import nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from ostler.core.index import Shape, bits
+from ostler.core.queueing.usage import Usage
+from ostler.domain.job import TIER_RANK
+
+if TYPE_CHECKING:
+    from ostler.core.fleet import Job
+
+BandKey = tuple[int, int]
+Rung = tuple[float, str]
+GUESTS_LOOKED_AT = 64
+"""Jobs of which it is asked, for one decision, whether they may have room that is held for another."""
+GUESTS_OF_A_LANE = 8
+
+
+class Lane:
+    """Jobs of one user and one shape in one band, in order of arrival."""
+
+    __slots__ = ("_near", "band", "first", "last", "shape", "user")
+
+    def __init__(self, band: "Band", user: str, shape: Shape) -> None:
+        self.band = band
+        self.user = user
+        self.shape = shape
+        self.first: Job | None = None
+        self.last: Job | None = None
+        self._near: Job | None = None
+        """The one that joined last: those that change lanes come in order, each next to the one before."""
+
+    def jobs(self) -> Iterator["Job"]:
+        job = self.first
+        while job is not None:
+            yield job
+            job = job.next
+
+    def insert(self, job: "Job") -> None:
+        """By arrival. A newcomer goes to the end at once; one that comes back is older than most and is
+        placed from the front, or from where the last one came in."""
+        if self.last is None or self.last.seq < job.seq:
+            before, after = self.last, None
+        else:
+            before, after = None, self.first
+            if self._near is not None and self._near.seq < job.seq:
+                before, after = self._near, self._near.next
+            while after is not None and after.seq < job.seq:
+                before, after = after, after.next
+        job.prev, job.next = before, after
+        self._near = job
+        if before is None:
+            self.first = job
+        else:
+            before.next = job
+        if after is None:
+            self.last = job
+        else:
+            after.prev = job
+
+    def remove(self, job: "Job") -> None:
+        if self._near is job:
+            self._near = job.prev
+        if job.prev is None:
+            self.first = job.next
+        else:
+            job.prev.next = job.next
+        if job.next is None:
+            self.last = job.prev
+        else:
+            job.next.prev = job.prev
+        job.prev = job.next = None
+
+
+class UserLanes:
+    __slots__ = ("lanes", "rung", "shapes")
+
+    def __init__(self, rung: Rung) -> None:
+        self.lanes: dict[int, Lane] = {}
+        self.rung = rung
+        """Where the user stands on the band's ladder."""
+        self.shapes = 0
+
+    def first_of(self, shapes: int) -> "Job | None":
+        """The one that came first of these shapes."""
+        heads = (self.lanes[sid].first for sid in bits(shapes))
+        return min((job for job in heads if job is not None), key=_arrival, default=None)
+
+
+class Band:
+    """All that waits with one priority and one rank of tier."""
+
+    __slots__ = ("key", "ladder", "lanes_of", "rebased", "shapes", "users")
+
+    def __init__(self, key: BandKey, rebased: int) -> None:
+        self.key = key
+        self.users: dict[str, UserLanes] = {}
+        self.ladder: list[Rung] = []
+        self.rebased = rebased
+        self.lanes_of: dict[int, int] = {}
+        """How many lanes each shape has here."""
+        self.shapes = 0
+
+
+class Queue:
+    def __init__(self, usage: Usage, allowed: Callable[[str, int], int]) -> None:
+        self._usage = usage
+        self._allowed = allowed
+        """Of some shapes, those of which a user may start one more."""
+        self._bands: dict[BandKey, Band] = {}
+        self._order: list[BandKey] = []
+        self._lanes_of: dict[int, int] = {}
+        self.pending = 0
+        """The shapes of which something waits."""
+
+    def add(self, job: "Job") -> None:
+        if job.lane is not None:
+            return
+        key = band_key(job)
+        band = self._bands.get(key)
+        if band is None:
+            band = self._bands[key] = Band(key, self._usage.rebased)
+            insort(self._order, key)
+        user = band.users.get(job.user)
+        if user is None:
+            user = band.users[job.user] = UserLanes(self._rank(job.user))
+            insort(band.ladder, user.rung)
+        sid = job.shape.sid
+        lane = user.lanes.get(sid)
+        if lane is None:
+            lane = user.lanes[sid] = Lane(band, job.user, job.shape)
+            user.shapes |= job.shape.bit
+            band.shapes |= job.shape.bit
+            band.lanes_of[sid] = band.lanes_of.get(sid, 0) + 1
+            self._lanes_of[sid] = self._lanes_of.get(sid, 0) + 1
+            self.pending |= job.shape.bit
+        lane.insert(job)
+        job.lane = lane
+
+    def remove(self, job: "Job") -> None:
+        lane = job.lane
+        if lane is None:
+            return
+        lane.remove(job)
+        job.lane = None
+        if lane.first is None:
+            self._close_lane(lane)
+
+    def _close_lane(self, lane: Lane) -> None:
+        band, sid = lane.band, lane.shape.sid
+        user = band.users[lane.user]
+        del user.lanes[sid]
+        user.shapes ^= lane.shape.bit
+        if not user.lanes:
+            del band.users[lane.user]
+            del band.ladder[bisect_left(band.ladder, user.rung)]
+        if _count_down(band.lanes_of, sid):
+            band.shapes ^= lane.shape.bit
+        if not band.users:
+            del self._bands[band.key]
+            self._order.remove(band.key)
+        if _count_down(self._lanes_of, sid):
+            self.pending ^= lane.shape.bit
+
+    def pick(self, shapes: int, behind: int = 0, may_pass: "Callable[[Job], bool] | None" = None) -> "Job | None":
+        """The first job in order whose shape is among these; or is among those that have room behind a hold, and that
+        may pass it."""
+        left = [GUESTS_LOOKED_AT]
+        for key in self._order:
+            band = self._bands[key]
+            if not band.shapes & (shapes | behind):
+                continue
+            for user in self._by_use(band):
+                found = self._wanted(user, shapes | behind)
+                first = user.first_of(found & shapes) if found & shapes else None
+                if found & ~shapes and may_pass is not None:
+                    guest = _first_guest(user, found & ~shapes, may_pass, left)
+                    first = min((job for job in (first, guest) if job is not None), key=_arrival, default=None)
+                if first is not None:
+                    return first
+        return None
+
+    def _by_use(self, band: Band) -> Iterator[UserLanes]:
+        """The users of a band, who has used least first."""
+        ladder = band.ladder
+        if band.rebased != self._usage.rebased:
+            band.rebased = self._usage.rebased
+            ladder.clear()
+            for name, user in band.users.items():
+                user.rung = self._rank(name)
+                insort(ladder, user.rung)
+        position = 0
+        while position < len(ladder):
+            rung = ladder[position]
+            user, now = band.users[rung[1]], self._rank(rung[1])
+            if now == rung:
+                yield user
+                position += 1
+            else:
+                del ladder[position]
+                user.rung = now
+                insort(ladder, now)
+
+    def _wanted(self, user: UserLanes, shapes: int) -> int:
+        found = user.shapes & shapes
+        return self._allowed(user.rung[1], found) if found else 0
+
+    def heads(self, most: int) -> list["Job"]:
+        """The first of every lane, in order of band and arrival, and no more than so many."""
+        found: list[Job] = []
+        for key in self._order:
+            users = self._bands[key].users.values()
+            lanes = (lane.first for user in users for lane in user.lanes.values() if lane.first is not None)
+            found += nsmallest(most - len(found), lanes, key=_arrival)
+            if len(found) >= most:
+                break
+        return found
+
+    def urgent(self, above: float, without: Mapping[int, int], most: int) -> list["Job"]:
+        """The same of those of a higher priority than this that no quota keeps back, without some shapes of each
+        priority."""
+        found: list[Job] = []
+        for key in self._order:
+            if -key[0] <= above or len(found) >= most:
+                break
+            band, out = self._bands[key], without.get(-key[0], 0)
+            if band.shapes & ~out:
+                heads = (job for user in band.users.values() for job in self._heads(user, out))
+                found += nsmallest(most - len(found), heads, key=_arrival)
+        return found
+
+    def _heads(self, user: UserLanes, without: int) -> Iterator["Job"]:
+        """The first of each of the user's lanes of which one more may start, but for these shapes."""
+        for sid in bits(self._wanted(user, ~without)):
+            first = user.lanes[sid].first
+            if first is not None:
+                yield first
+
+    def priorities(self) -> list[int]:
+        """Those with which something waits, highest first."""
+        return list(dict.fromkeys(-key[0] for key in self._order))
+
+    def in_line(self, priority: int, without: int) -> Iterator["Job"]:
+        """The first of every lane of this priority that no quota keeps back, in order, without these shapes."""
+        for key in [key for key in self._order if key[0] == -priority]:
+            for user in self._by_use(self._bands[key]):
+                yield from sorted(self._heads(user, without), key=_arrival)
+
+    def longest_here(self, priority: int, without: int, most: int) -> list["Job"]:
+        """Those of them that came first, whoever has used how much."""
+        bands = (self._bands[key] for key in self._order if key[0] == -priority)
+        heads = (job for band in bands for user in band.users.values() for job in self._heads(user, without))
+        return nsmallest(most, heads, key=_arrival)
+
+    def oldest(self) -> "Job | None":
+        """The job that came first of all that wait."""
+        lanes = (lane for band in self._bands.values() for user in band.users.values() for lane in user.lanes.values())
+        return min((lane.first for lane in lanes if lane.first is not None), key=_arrival, default=None)
+
+    def in_order(self) -> Iterator["Job"]:
+        """Every waiting job as `pick` would take them if all fitted and nobody were charged in between."""
+        for key in self._order:
+            for user in self._by_use(self._bands[key]):
+                jobs = [job for lane in user.lanes.values() for job in lane.jobs()]
+                yield from sorted(jobs, key=_arrival)
+
+    def _rank(self, user: str) -> Rung:
+        return (self._usage.of(user), user)
+
+
+def band_key(job: "Job") -> BandKey:
+    return (-job.terms.priority, TIER_RANK[job.terms.tier])
+
+
+def _first_guest(user: UserLanes, shapes: int, may_pass: "Callable[[Job], bool]", left: list[int]) -> "Job | None":
+    """The first of these that may pass a hold. A few of each lane are asked, and no more in all than are left."""
+    found: list[Job] = []
+    for sid in bits(shapes):
+        for job in islice(user.lanes[sid].jobs(), GUESTS_OF_A_LANE):
+            if not left[0]:
+                break
+            left[0] -= 1
+            if may_pass(job):
+                found.append(job)
+                break
+    return min(found, key=_arrival, default=None)
+
+
+def _arrival(job: "Job") -> int:
+    return job.seq
+
+
+def _count_down(counts: dict[int, int], key: int) -> bool:
+    """True when the last one has gone."""
+    counts[key] -= 1
+    if counts[key]:
+        return False
+    del counts[key]
+    return True
