@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 from psycopg import RawCursor, capabilities
@@ -13,18 +13,13 @@ from psycopg.pq import TransactionStatus
 from ostler.domain.errors import Deposed, LedgerError
 from ostler.domain.records import (
     ArtifactRecord,
-    AttemptRecord,
     FeedRecord,
-    JobRecord,
-    ManifestRecord,
-    ReceiptRecord,
-    TaskRecord,
-    TokenRecord,
 )
 from ostler.domain.states import LIVE, STATES
 from ostler.ledger import postgres_sql as sql
 from ostler.ledger import rows
 from ostler.ledger.base import KINDS, Changes, JobView, Snapshot, unknown_states
+from ostler.ledger.looking import Looking, Statements
 from ostler.ledger.postgres_schema import bundled, migrate
 from ostler.ledger.postgres_server import LOST_IN_COMMIT, Address, Connection, explained
 
@@ -149,8 +144,21 @@ _LAST_CHARACTER = "\U0010ffff"
 _NO_BOUND = 2**63 - 1
 
 
-class PostgresLedger:
+class PostgresLedger(Looking):
     """One connection writes; a few others read, and never wait for it. Only a ledger that leads takes commits."""
+
+    SAYS = Statements(
+        jobs=_JOBS,
+        specs=_SPECS,
+        tasks=_TASKS,
+        tasks_of=_TASKS_OF,
+        attempts_of=_ATTEMPTS_OF,
+        manifest=_MANIFEST.decode(),
+        wanted_artifacts=_WANTED_ARTIFACTS,
+        receipt=_RECEIPT,
+        kept=_KEPT.decode(),
+        tokens=_TOKENS,
+    )
 
     def __init__(self, url: str) -> None:
         address = Address(url)
@@ -259,56 +267,38 @@ class PostgresLedger:
                     tokens=list(_stream(db, rows.TOKEN.record, _LOAD_TOKENS)),
                     manifest=next(iter([*_stream(db, rows.MANIFEST.record, _MANIFEST)]), None),
                     usage=list(_stream(db, rows.USAGE.record, _LOAD_USAGE)),
-                    learnt=dict(_stream(db, _pair, _KEPT, KINDS)),
+                    learnt=dict(_stream(db, rows.pair, _KEPT, KINDS)),
                     last_job_seq=last_job_seq,
                     last_feed_seq=last_feed_seq,
                 )
             finally:
                 db.rollback()
 
-    def jobs(self, ids: Collection[str]) -> dict[str, JobRecord]:
-        return {job.id: job for job in self._all(rows.JOB.record, _JOBS, ids)}
-
-    def specs(self, ids: Collection[str]) -> dict[str, bytes]:
-        return dict(self._all(_pair, _SPECS, ids))
-
-    def tasks(self, ids: Collection[str]) -> dict[str, TaskRecord]:
-        return {task.id: task for task in self._all(rows.TASK.record, _TASKS, ids)}
-
-    def tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[TaskRecord]:
-        return self._all(rows.TASK.record, _TASKS_OF, job_id, after, max(limit, 0))
-
-    def attempts_of(self, task_id: str) -> list[AttemptRecord]:
-        return self._all(rows.ATTEMPT.record, _ATTEMPTS_OF, task_id)
-
     def list_jobs(
         self, *, states: Sequence[str] = (), user: str = "", name: str = "", before: int | None = None, limit: int = 100
     ) -> list[JobView]:
         page, values = _page(states, user, name)
         below = _NO_BOUND if before is None else before
-        return self._all(_view, _PAGE.format(page), below, max(limit, 0), *values)
+        return self._all(rows.view, _PAGE.format(page), below, max(limit, 0), *values)
 
     def matching_ids(self, prefix: str, limit: int = 2, *, user: str = "") -> list[str]:
         # A range instead of LIKE: it uses the index and has no special characters.
-        return self._all(_first, _MATCHING, prefix, prefix + _LAST_CHARACTER, user, max(limit, 0))
+        return self._all(rows.first, _MATCHING, prefix, prefix + _LAST_CHARACTER, user, max(limit, 0))
 
     def newest_named(self, name: str, *, user: str = "") -> str | None:
-        return next(iter(self._all(_first, _NEWEST_NAMED, _NO_BOUND, 1, name, user)), None)
+        return next(iter(self._all(rows.first, _NEWEST_NAMED, _NO_BOUND, 1, name, user)), None)
 
     def feed(self, *, after: int, subject: str = "", limit: int = 1000) -> list[FeedRecord]:
         if subject:
             return self._all(rows.FEED.record, _FEED_OF, after, max(limit, 0), subject)
         return self._all(rows.FEED.record, _FEED, after, max(limit, 0))
 
-    def manifest(self) -> ManifestRecord | None:
-        return next(iter(self._all(rows.MANIFEST.record, _MANIFEST.decode())), None)
-
     def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
         conditions = ["origin <> ''"]
         conditions += [f"{_is('sweep', '$1')} AND sweep <> ''"] if sweep else ["$1 = ''"]
         conditions += [f"state {_one_of('$2')}"] if states else []
         chosen = f"SELECT * FROM jobs WHERE {' AND '.join(conditions)}"
-        return self._all(_view, _VIEWS.format(chosen), sweep, *([states] if states else []))
+        return self._all(rows.view, _VIEWS.format(chosen), sweep, *([states] if states else []))
 
     def artifacts(
         self,
@@ -331,19 +321,7 @@ class PostgresLedger:
         # A few ids lead to a few rows; else the first of the others has an index that is in the order of the page.
         first = [] if ids else indexes[:1]
         query = _newest(_ARTIFACTS + " AND ".join(conditions), *first, by="n")
-        return self._all(_numbered_artifact, query, *values)
-
-    def wanted_artifacts(self) -> set[str]:
-        return set(self._all(_first, _WANTED_ARTIFACTS))
-
-    def receipt(self, key: str) -> ReceiptRecord | None:
-        return next(iter(self._all(rows.RECEIPT.record, _RECEIPT, key)), None)
-
-    def kept(self, scope: str) -> dict[str, bytes]:
-        return dict(self._all(_pair, _KEPT.decode(), scope))
-
-    def token_list(self) -> list[TokenRecord]:
-        return self._all(rows.TOKEN.record, _TOKENS)
+        return self._all(rows.numbered_artifact, query, *values)
 
     @contextmanager
     def _reads(self) -> Iterator[Connection]:
@@ -388,20 +366,3 @@ def _page(states: Sequence[str], user: str, name: str) -> tuple[str, list[str | 
     one = _newest(f'{jobs} "user" = $4', _head("user", "$4"), state) if user else _newest(f"{jobs} true", state)
     query = f"SELECT j.* FROM json_array_elements_text($3::json) each (state), LATERAL ({one}) j"
     return query, [wanted, user] if user else [wanted]
-
-
-def _view(row: rows.Row) -> JobView:
-    split = len(rows.JOB.columns)
-    return JobView(rows.JOB.record(row[:split]), None if row[split] is None else rows.TASK.record(row[split:]))
-
-
-def _numbered_artifact(row: rows.Row) -> tuple[int, ArtifactRecord]:
-    return row[0], rows.ARTIFACT.record(row[1:])
-
-
-def _first(row: rows.Row) -> Any:
-    return row[0]
-
-
-def _pair(row: rows.Row) -> tuple[str, bytes]:
-    return row[0], row[1]

@@ -27,6 +27,7 @@ from ostler.domain.records import (
     WorkerRecord,
 )
 from ostler.domain.resources import Request
+from ostler.ledger.base import JobView
 
 Row = Sequence[Any]
 R = TypeVar("R", bound=msgspec.Struct)
@@ -89,3 +90,20 @@ TERMS = Shape(JobTerms)
 ARTIFACT = Shape(ArtifactRecord)
 MANIFEST = Shape(ManifestRecord)
 KEPT = Shape(KeptRecord)
+
+
+def view(row: Row) -> JobView:
+    split = len(JOB.columns)
+    return JobView(JOB.record(row[:split]), None if row[split] is None else TASK.record(row[split:]))
+
+
+def numbered_artifact(row: Row) -> tuple[int, ArtifactRecord]:
+    return row[0], ARTIFACT.record(row[1:])
+
+
+def first(row: Row) -> Any:
+    return row[0]
+
+
+def pair(row: Row) -> tuple[str, bytes]:
+    return row[0], row[1]

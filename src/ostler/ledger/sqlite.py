@@ -12,17 +12,12 @@ import apsw
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import (
     ArtifactRecord,
-    AttemptRecord,
     FeedRecord,
-    JobRecord,
-    ManifestRecord,
-    ReceiptRecord,
-    TaskRecord,
-    TokenRecord,
 )
 from ostler.domain.states import LIVE, STATES
 from ostler.ledger import rows
 from ostler.ledger.base import KINDS, Changes, JobView, Snapshot, unknown_states
+from ostler.ledger.looking import Looking, Statements
 from ostler.ledger.sqlite_file import explained, open_reader, open_writer, refuse_faulty_library, take_lock
 
 T = TypeVar("T")
@@ -126,8 +121,21 @@ _LAST_CHARACTER = "\U0010ffff"
 _NO_BOUND = 2**63 - 1
 
 
-class SqliteLedger:
+class SqliteLedger(Looking):
     """One connection writes and another reads, each behind its lock: a thread may read while the writer writes."""
+
+    SAYS = Statements(
+        jobs=_JOBS,
+        specs=_SPECS,
+        tasks=_TASKS,
+        tasks_of=_TASKS_OF,
+        attempts_of=_ATTEMPTS_OF,
+        manifest=_LOAD_MANIFEST,
+        wanted_artifacts=_WANTED_ARTIFACTS,
+        receipt=_RECEIPT,
+        kept=_KEPT,
+        tokens=_TOKENS,
+    )
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         # Resolved, so that two names of one file meet at one lock.
@@ -204,7 +212,7 @@ class SqliteLedger:
                     tokens=[rows.TOKEN.record(row) for row in db.execute(_LOAD_TOKENS)],
                     manifest=next((rows.MANIFEST.record(row) for row in db.execute(_LOAD_MANIFEST)), None),
                     usage=[rows.USAGE.record(row) for row in db.execute(_LOAD_USAGE)],
-                    learnt=dict(map(_pair, db.execute(_KEPT, (KINDS,)))),
+                    learnt=dict(map(rows.pair, db.execute(_KEPT, (KINDS,)))),
                     last_job_seq=db.execute("SELECT coalesce(max(seq), 0) FROM jobs").get,
                     last_feed_seq=db.execute("SELECT coalesce(max(seq), 0) FROM feed").get,
                 )
@@ -212,46 +220,28 @@ class SqliteLedger:
                 if db.in_transaction:
                     db.execute("COMMIT")
 
-    def jobs(self, ids: Collection[str]) -> dict[str, JobRecord]:
-        return {job.id: job for job in self._all(rows.JOB.record, _JOBS, ids)}
-
-    def specs(self, ids: Collection[str]) -> dict[str, bytes]:
-        return dict(self._all(_pair, _SPECS, ids))
-
-    def tasks(self, ids: Collection[str]) -> dict[str, TaskRecord]:
-        return {task.id: task for task in self._all(rows.TASK.record, _TASKS, ids)}
-
-    def tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[TaskRecord]:
-        return self._all(rows.TASK.record, _TASKS_OF, job_id, after, max(limit, 0))
-
-    def attempts_of(self, task_id: str) -> list[AttemptRecord]:
-        return self._all(rows.ATTEMPT.record, _ATTEMPTS_OF, task_id)
-
     def list_jobs(
         self, *, states: Sequence[str] = (), user: str = "", name: str = "", before: int | None = None, limit: int = 100
     ) -> list[JobView]:
         limit = max(limit, 0)
         page, values = _page(states, user, name, _NO_BOUND if before is None else before, limit)
-        return self._all(_view, _LIST.format(page), *values, limit)
+        return self._all(rows.view, _LIST.format(page), *values, limit)
 
     def matching_ids(self, prefix: str, limit: int = 2, *, user: str = "") -> list[str]:
         # A range instead of LIKE: it uses the index, tells cases apart, and has no special characters.
-        return self._all(_first, _MATCHING, prefix, prefix + _LAST_CHARACTER, user, user, max(limit, 0))
+        return self._all(rows.first, _MATCHING, prefix, prefix + _LAST_CHARACTER, user, user, max(limit, 0))
 
     def newest_named(self, name: str, *, user: str = "") -> str | None:
-        return next(iter(self._all(_first, _NEWEST_NAMED, name, user, user)), None)
+        return next(iter(self._all(rows.first, _NEWEST_NAMED, name, user, user)), None)
 
     def feed(self, *, after: int, subject: str = "", limit: int = 1000) -> list[FeedRecord]:
         if subject:
             return self._all(rows.FEED.record, _FEED_OF, subject, after, max(limit, 0))
         return self._all(rows.FEED.record, _FEED, after, max(limit, 0))
 
-    def manifest(self) -> ManifestRecord | None:
-        return next(iter(self._all(rows.MANIFEST.record, _LOAD_MANIFEST)), None)
-
     def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
         chosen, values = _where({"sweep = ? AND sweep <> ''": sweep, f"state {_ANY_OF}": states})
-        return self._all(_view, _OF_MANIFEST.format(chosen), *values)
+        return self._all(rows.view, _OF_MANIFEST.format(chosen), *values)
 
     def artifacts(
         self,
@@ -265,19 +255,7 @@ class SqliteLedger:
     ) -> list[tuple[int, ArtifactRecord]]:
         below = _NO_BOUND if before is None else before
         chosen, values = _where({f"id {_ANY_OF}": ids, "job_id = ?": job_id, "model = ?": model, "user = ?": user})
-        return self._all(_numbered_artifact, _ARTIFACTS.format(chosen), below, *values, max(limit, 0))
-
-    def wanted_artifacts(self) -> set[str]:
-        return set(self._all(_first, _WANTED_ARTIFACTS))
-
-    def receipt(self, key: str) -> ReceiptRecord | None:
-        return next(iter(self._all(rows.RECEIPT.record, _RECEIPT, key)), None)
-
-    def kept(self, scope: str) -> dict[str, bytes]:
-        return dict(self._all(_pair, _KEPT, scope))
-
-    def token_list(self) -> list[TokenRecord]:
-        return self._all(rows.TOKEN.record, _TOKENS)
+        return self._all(rows.numbered_artifact, _ARTIFACTS.format(chosen), below, *values, max(limit, 0))
 
     @contextmanager
     def _reads(self) -> Iterator[apsw.Connection]:
@@ -332,20 +310,3 @@ def _where(conditions: Mapping[str, str | Collection[str]]) -> tuple[str, list[s
     """Those that have a value. The first is for an index; the plus signs keep SQLite from choosing another."""
     chosen = {condition: value for condition, value in conditions.items() if value}
     return " AND +".join(chosen) or "true", list(chosen.values())
-
-
-def _view(row: rows.Row) -> JobView:
-    split = len(rows.JOB.columns)
-    return JobView(rows.JOB.record(row[:split]), None if row[split] is None else rows.TASK.record(row[split:]))
-
-
-def _numbered_artifact(row: rows.Row) -> tuple[int, ArtifactRecord]:
-    return row[0], rows.ARTIFACT.record(row[1:])
-
-
-def _first(row: rows.Row) -> Any:
-    return row[0]
-
-
-def _pair(row: rows.Row) -> tuple[str, bytes]:
-    return row[0], row[1]

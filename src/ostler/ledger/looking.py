@@ -1,0 +1,61 @@
+"""The reads that are alike in every SQL ledger: the statements alone are in its own words."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from typing import ClassVar, NamedTuple, TypeVar
+
+from ostler.domain.records import AttemptRecord, JobRecord, ManifestRecord, ReceiptRecord, TaskRecord, TokenRecord
+from ostler.ledger import rows
+
+T = TypeVar("T")
+
+
+class Statements(NamedTuple):
+    jobs: str
+    specs: str
+    tasks: str
+    tasks_of: str
+    attempts_of: str
+    manifest: str
+    wanted_artifacts: str
+    receipt: str
+    kept: str
+    tokens: str
+
+
+class Looking(ABC):
+    SAYS: ClassVar[Statements]
+
+    @abstractmethod
+    def _all(self, build: Callable[[rows.Row], T], sql: str, *values: str | int | Collection[str]) -> list[T]:
+        """What the statement finds."""
+
+    def jobs(self, ids: Collection[str]) -> dict[str, JobRecord]:
+        return {job.id: job for job in self._all(rows.JOB.record, self.SAYS.jobs, ids)}
+
+    def specs(self, ids: Collection[str]) -> dict[str, bytes]:
+        return dict(self._all(rows.pair, self.SAYS.specs, ids))
+
+    def tasks(self, ids: Collection[str]) -> dict[str, TaskRecord]:
+        return {task.id: task for task in self._all(rows.TASK.record, self.SAYS.tasks, ids)}
+
+    def tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[TaskRecord]:
+        return self._all(rows.TASK.record, self.SAYS.tasks_of, job_id, after, max(limit, 0))
+
+    def attempts_of(self, task_id: str) -> list[AttemptRecord]:
+        return self._all(rows.ATTEMPT.record, self.SAYS.attempts_of, task_id)
+
+    def manifest(self) -> ManifestRecord | None:
+        return next(iter(self._all(rows.MANIFEST.record, self.SAYS.manifest)), None)
+
+    def wanted_artifacts(self) -> set[str]:
+        return set(self._all(rows.first, self.SAYS.wanted_artifacts))
+
+    def receipt(self, key: str) -> ReceiptRecord | None:
+        return next(iter(self._all(rows.RECEIPT.record, self.SAYS.receipt, key)), None)
+
+    def kept(self, scope: str) -> dict[str, bytes]:
+        return dict(self._all(rows.pair, self.SAYS.kept, scope))
+
+    def token_list(self) -> list[TokenRecord]:
+        return self._all(rows.TOKEN.record, self.SAYS.tokens)
