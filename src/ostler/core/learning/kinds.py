@@ -148,9 +148,6 @@ class Kinds:
     def of(self, kind: int) -> Kind | None:
         return self._kinds.get(_key(kind)) if kind else None
 
-    def of_user(self, user: str) -> Kind | None:
-        return self._kinds.get(_user_key(user))
-
     def of_all(self) -> Kind | None:
         return self._kinds.get(EVERYBODY)
 
