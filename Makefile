@@ -8,17 +8,18 @@ ARGS ?=
 
 VENV := .venv
 ENGINE := .venv-engine
+PEERS := .venv-peers
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test systemd engine demo bench bench-gateway bench-foresight sim lock clean distclean
+.PHONY: help setup check format test systemd engine demo bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-foresight sim lock clean distclean
 
 help: ## print this list
 	@echo "Ostler: one control plane for a mixed fleet of machines that do machine learning"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "  ARGS='...' is passed on to test, demo, bench and sim; WORKERS=n sets how many tests run side by side"
 
@@ -72,8 +73,20 @@ engine: $(STAMP) ## the gateway before a real engine: llama.cpp, compiled once i
 demo: $(STAMP) ## a small fleet on this machine, from the first job to the last
 	@$(BIN)/python examples/demo.py $(ARGS)
 
-bench: $(STAMP) ## measure the hub on this machine
-	@$(BIN)/python benchmarks/yard.py $(ARGS)
+bench: $(STAMP) ## measure Ostler on this machine and compare with what was recorded (ARGS=--record keeps the run)
+	@$(BIN)/python -m benchmarks.bench $(ARGS)
+
+bench-peers: $(STAMP) ## measure Ostler beside HyperQueue, Ray, Dask, Parsl, Celery and Slurm, each in its own environment
+	@$(BIN)/python -m benchmarks.peers $(ARGS)
+
+bench-growth: $(STAMP) ## what a job costs the hub as queue, fleet and history grow, as plots in benchmarks/plots
+	@$(BIN)/python -m benchmarks.growth $(ARGS)
+
+bench-crowd: $(STAMP) ## ten thousand connected workers: what they cost the hub, and how soon they are back after kill -9
+	@$(BIN)/python -m benchmarks.crowd $(ARGS)
+
+bench-logs: $(STAMP) ## tasks that print without end: heartbeats, the hub's memory, disks, and what a reader sees
+	@$(BIN)/python -m benchmarks.logs $(ARGS)
 
 bench-gateway: $(STAMP) ## measure the gateway's relay beside nginx (where it is installed) and a direct connection
 	@$(BIN)/python benchmarks/gateway.py $(ARGS)
@@ -98,4 +111,4 @@ clean: ## remove caches and build outputs
 	@find src tests $(wildcard examples benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	@rm -rf $(VENV) $(ENGINE)
+	@rm -rf $(VENV) $(ENGINE) $(PEERS)

@@ -9,7 +9,11 @@ import itertools
 import random
 import statistics
 import time
+from typing import NamedTuple
 
+import msgspec
+
+from ostler.core.effects import AssignTask
 from ostler.core.events import JobsSubmitted, NewJob, TaskAccepted, TaskEnded, WorkerBeat, WorkerRegistered
 from ostler.core.fleet import Fleet
 from ostler.core.persist import take_changes
@@ -18,6 +22,9 @@ from ostler.core.step import step
 from ostler.domain.job import Terms
 from ostler.domain.resources import Request
 from ostler.domain.worker import Capabilities, Slots
+
+OLD_S = 3600.0
+"""How long all that waits has waited when the measuring begins: longer than it takes to be given a hold."""
 
 
 def make_fleet(rng: random.Random, workers: int, kinds: int) -> Fleet:
@@ -38,7 +45,7 @@ def make_fleet(rng: random.Random, workers: int, kinds: int) -> Fleet:
         name = f"w{number:05d}"
         offer = offers[number % kinds]
         step(fleet, WorkerRegistered(worker_id=name, session=number + 1, capabilities=offer), 0.0)
-        step(fleet, WorkerBeat(worker_id=name, session=number + 1, slots=Slots(batch_total=1000)), 0.0)
+        step(fleet, WorkerBeat(worker_id=name, session=number + 1, slots=Slots(batch_total=rng.choice((4, 6, 8)))), 0.0)
     return fleet
 
 
@@ -57,10 +64,19 @@ def make_shapes(rng: random.Random, count: int) -> list[Request]:
     return sorted(found, key=repr)
 
 
-class Churn:
-    """One fleet with a queue; each turn a random task ends and another of its kind is submitted."""
+class Rates(NamedTuple):
+    """Per second: what is decided, and that with the rows for the ledger made of it."""
 
-    def __init__(self, workers: int, shapes: int, queued: int, users: int) -> None:
+    decisions: float
+    with_rows: float
+
+
+class Churn:
+    """A saturated fleet with a queue: each turn a random task ends, what takes its room is replaced in the queue by
+    another of its shape, user, priority and tier, so that the mix stays what it is."""
+
+    def __init__(self, workers: int, shapes: int, queued: int, users: int, batch: int = 1) -> None:
+        self.batch = batch
         self.rng = random.Random(7)
         self.fleet = make_fleet(self.rng, workers, 200)
         self.shapes = make_shapes(self.rng, shapes)
@@ -68,45 +84,85 @@ class Churn:
         self.terms = [Terms(priority=p, tier=t) for p in (0, 5) for t in ("training", "data_processing")]
         self.numbers = itertools.count()
         self.now = 1.0
+        self.likes: dict[str, NewJob] = {}
+        self.to_submit: list[NewJob] = []
+        self.rows_s = 0.0
         self.fill(queued)
 
-    def new_job(self) -> NewJob:
-        return NewJob(
-            id=f"j{next(self.numbers)}",
-            user=self.rng.choice(self.users),
-            name="",
-            spec=b"{}",
-            request=self.rng.choice(self.shapes),
-            terms=self.rng.choice(self.terms),
+    def new_job(self, request: Request) -> NewJob:
+        """Of two priorities and two tiers, as likely each."""
+        return self.another(
+            NewJob(
+                id="",
+                user=self.rng.choice(self.users),
+                name="",
+                spec=b"{}",
+                request=request,
+                terms=self.rng.choice(self.terms),
+            )
         )
 
-    def fill(self, queued: int) -> None:
-        while sum(self.fleet.job_counts[s] for s in ("pending",)) < queued:
-            step(self.fleet, JobsSubmitted(ref=0, jobs=[self.new_job() for _ in range(500)]), self.now)
-            while not settled(self.fleet):
-                settle(self.fleet, self.now)
-            take_changes(self.fleet, self.now)
-        self.live = list(self.fleet.held)
+    def another(self, like: NewJob) -> NewJob:
+        return msgspec.structs.replace(like, id=f"j{next(self.numbers)}")
 
-    def run(self, seconds: float) -> float:
-        decisions = 0
+    def submit(self, jobs: list[NewJob]) -> int:
+        self.likes |= {job.id: job for job in jobs}
+        step(self.fleet, JobsSubmitted(ref=0, jobs=jobs), self.now)
+        placed = 0
+        while not settled(self.fleet):
+            placed += len(settle(self.fleet, self.now))
+        take_changes(self.fleet, self.now)
+        return placed
+
+    def fill(self, queued: int) -> None:
+        """Until nothing of any shape fits anywhere; then the queue."""
+        open_shapes = list(self.shapes)
+        while open_shapes:
+            jobs = [self.new_job(self.rng.choice(open_shapes)) for _ in range(500)]
+            self.submit(jobs)
+            waits = {shape.request for shape in self.fleet.index.shapes() if shape.bit & self.fleet.queue.pending}
+            open_shapes = [request for request in open_shapes if request not in waits]
+        while self.fleet.job_counts["pending"] < queued:
+            self.submit([self.new_job(self.rng.choice(self.shapes)) for _ in range(500)])
+        self.live = list(self.fleet.held)
+        self.now += OLD_S
+
+    def run(self, seconds: float) -> "Rates":
+        decisions, self.rows_s = 0, 0.0
         begun = time.perf_counter()
-        while time.perf_counter() - begun < seconds:
-            self.now += 0.001
-            position = self.rng.randrange(len(self.live))
-            attempt = self.fleet.held[self.live[position]]
-            session = self.fleet.workers[attempt.worker_id].session
-            spoken = {"worker_id": attempt.worker_id, "session": session, "task_id": attempt.task_id}
-            step(self.fleet, TaskAccepted(attempt=attempt.id, **spoken), self.now)
-            step(self.fleet, TaskEnded(attempt=attempt.id, state="succeeded", **spoken), self.now)
-            self.live[position] = self.live[-1]
-            self.live.pop()
-            step(self.fleet, JobsSubmitted(ref=0, jobs=[self.new_job()]), self.now)
-            placed = settle(self.fleet, self.now)
-            take_changes(self.fleet, self.now)
-            self.live += [effect.attempt for effect in placed]
-            decisions += len(placed)
-        return decisions / (time.perf_counter() - begun)
+        while (took := time.perf_counter() - begun) < seconds:
+            decisions += self.turn()
+        return Rates(decisions / (took - self.rows_s), decisions / took)
+
+    def turn(self) -> int:
+        """One pass of the hub's loop: some have ended while the last one was written down."""
+        self.now += 0.001
+        for _ in range(self.batch):
+            self.one_ends()
+        step(self.fleet, JobsSubmitted(ref=0, jobs=self.to_submit), self.now)
+        placed = [effect for effect in settle(self.fleet, self.now) if isinstance(effect, AssignTask)]
+        begun = time.perf_counter()
+        take_changes(self.fleet, self.now)
+        self.rows_s += time.perf_counter() - begun
+        self.to_submit = []
+        for effect in placed:
+            job = self.another(self.likes[effect.task_id])
+            self.likes[job.id] = job
+            self.to_submit.append(job)
+            self.live.append(effect.attempt)
+        return len(placed)
+
+    def one_ends(self) -> None:
+        position = self.rng.randrange(len(self.live))
+        attempt = self.fleet.held[self.live[position]]
+        worker, task, session = attempt.worker_id, attempt.task_id, self.fleet.workers[attempt.worker_id].session
+        accepted = TaskAccepted(worker_id=worker, session=session, task_id=task, attempt=attempt.id)
+        ended = TaskEnded(worker_id=worker, session=session, task_id=task, attempt=attempt.id, state="succeeded")
+        step(self.fleet, accepted, self.now)
+        step(self.fleet, ended, self.now)
+        self.live[position] = self.live[-1]
+        self.live.pop()
+        del self.likes[attempt.task_id]
 
 
 def main() -> None:
@@ -115,19 +171,24 @@ def main() -> None:
     parser.add_argument("--shapes", type=int, default=100)
     parser.add_argument("--users", type=int, default=20)
     parser.add_argument("--queued", type=int, nargs="+", default=[1000, 100_000])
+    parser.add_argument("--batch", type=int, default=1, help="tasks that end in one pass")
     parser.add_argument("--seconds", type=float, default=2.0)
     options = parser.parse_args()
-    churns = {queued: Churn(options.workers, options.shapes, queued, options.users) for queued in options.queued}
+    churns = {
+        queued: Churn(options.workers, options.shapes, queued, options.users, options.batch)
+        for queued in options.queued
+    }
     gc.collect()
     gc.freeze()
     gc.disable()
-    rates: dict[int, list[float]] = {queued: [] for queued in churns}
+    rates: dict[int, list[Rates]] = {queued: [] for queued in churns}
     for _ in range(3):
         for queued, churn in churns.items():
             rates[queued].append(churn.run(options.seconds))
     for queued, found in rates.items():
-        spread = f"of {len(found)}: {min(found):,.0f} to {max(found):,.0f}"
-        print(f"{queued:>9,} queued: {statistics.median(found):>9,.0f} decisions/s ({spread})")
+        alone, rows = (statistics.median(rate) for rate in zip(*found, strict=True))
+        spread = f"of {len(found)}: {min(found).decisions:,.0f} to {max(found).decisions:,.0f}"
+        print(f"{queued:>9,} queued: {alone:>7,.0f} decisions/s ({spread}); {rows:>7,.0f}/s with the ledger's rows")
 
 
 if __name__ == "__main__":

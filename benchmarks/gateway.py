@@ -2,8 +2,10 @@
 
 python benchmarks/gateway.py [--requests 20000] [--streams 100] [--rounds 3] [--memory-requests 100000] [--nginx PATH]
 
-Model server, proxy and load each have a process of their own; none is pinned to a core. The model server does nothing:
-it answers a chat at once, or with events at a fixed rate. The relay checks the key, looks for the model in every body,
+Model server, proxy and load each have a process of their own; none is pinned to a core, but where it says so: there the
+proxy has one core, and the other two share another. The model server does nothing: it answers a chat at once, or with
+events at a fixed rate. Requests and answers have many lengths; the heads of a caller's requests differ in nothing else,
+as those of most clients do, but where it says so. The relay checks the key, looks for the model in every body,
 counts the tokens of every answer, and asks nobody (its gate stands open); nginx has one process, keeps its connections,
 buffers nothing and looks at nothing. In turns, so that other work on the machine falls on all alike; medians of the
 rounds. CPU is the proxy's own, from the nanoseconds in /proc/<pid>/task/*/schedstat: ticks of 10 ms are too coarse for
@@ -13,10 +15,8 @@ counts with the relay's, and its hub does nothing for most of every quarter of a
 """
 
 import argparse
-import asyncio
 import contextlib
 import hashlib
-import json
 import multiprocessing
 import os
 import shutil
@@ -30,17 +30,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import uvloop
 from gateway_far import busy_hub, far_worker
+from gateway_load import SECRET, load, serve_model
 
 from ostler.gateway.control import Hello, KeySetup, ModelSetup, Open, Setup, Stop, frame, frames_to_hub
 
-SECRET = "benchmark"
-BAR_REQUEST, BAR_CHUNK = 3.0, 2.0
-END = b'"usage":{"prompt_tokens":12,"completion_tokens":34,"total_tokens":46}}'
-ANSWER = b'{"id":"chatcmpl-1","choices":[{"message":{"content":"' + b"word " * 60 + b'"}}],' + END
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-LAST = b"0\r\n\r\n"
+BAR_REQUEST, BAR_CHUNK, BAR_RATE = 3.0, 2.0, 0.5
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 NGINX = """
 daemon off; worker_processes 1; pid {folder}/pid; error_log stderr crit; master_process off;
@@ -57,156 +52,6 @@ http {{
   }}
 }}
 """
-
-
-# The model server
-
-
-class ModelServer(asyncio.Protocol):
-    """Answers a request that came in one piece, as all of ours do."""
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        head, _, body = data.partition(b"\r\n\r\n")
-        length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
-        if len(body) < length:
-            raise SystemExit("gateway: a request came in pieces, for which this model server is too simple")
-        if b'"stream":true' in body:
-            wanted = json.loads(body)
-            self.transport.write(STREAM_HEAD)
-            self.every_s = 1 / wanted["rate"]
-            self.left = wanted["tokens"]
-            self.due = asyncio.get_running_loop().time() + self.every_s * wanted["phase"]
-            self.speak()
-        else:
-            head = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(ANSWER)
-            self.transport.write(head + ANSWER)
-
-    def speak(self) -> None:
-        if self.transport.is_closing():
-            return
-        if self.left == 0:
-            self.transport.write(LAST)
-            return
-        self.left -= 1
-        event = b'data: {"choices":[{"delta":{"content":"word"}}],"t":%d}\n\n' % time.monotonic_ns()
-        self.transport.write(b"%x\r\n%b\r\n" % (len(event), event))
-        self.due += self.every_s
-        asyncio.get_running_loop().call_at(self.due, self.speak)
-
-
-def serve_model(port: Any) -> None:
-    async def serve() -> None:
-        server = await asyncio.get_running_loop().create_server(ModelServer, "127.0.0.1", 0, backlog=2048)
-        port.send(server.sockets[0].getsockname()[1])
-        await asyncio.Event().wait()
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve())
-
-
-# The load
-
-
-def chat(**more: Any) -> bytes:
-    messages = [
-        {"role": "system", "content": "You are helpful. " * 20},
-        {"role": "user", "content": "Hello there. " * 20},
-    ]
-    fields = {"messages": messages, "model": "small", "temperature": 0.7, **more}
-    body = json.dumps(fields, separators=(",", ":")).encode()
-    head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {SECRET}\r\n"
-        "User-Agent: OpenAI/Python 1.60.0\r\nAccept: application/json\r\nAccept-Encoding: gzip, deflate\r\n"
-        f"Content-Type: application/json\r\nX-Stainless-Lang: python\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
-
-
-class Asker(asyncio.Protocol):
-    """One request after the other, as many as there are left for all."""
-
-    def __init__(self, left: list[int], took_s: list[float], ended: Callable[[], None]) -> None:
-        self.left, self.took_s, self.ended = left, took_s, ended
-        self.request = chat()
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def ask(self) -> None:
-        if self.left[0] == 0:
-            self.ended()
-            return
-        self.left[0] -= 1
-        self.began = time.perf_counter()
-        self.transport.write(self.request)
-
-    def data_received(self, data: bytes) -> None:
-        if not data.startswith(b"HTTP/1.1 200") and not data.endswith(END):
-            raise SystemExit(f"gateway: not the answer: {data[:300]!r}")
-        if data.endswith(END):
-            self.took_s.append(time.perf_counter() - self.began)
-            self.ask()
-
-
-class Listener(asyncio.Protocol):
-    """One stream; how late each event came. The first ones are late for all that begin together, and do not count."""
-
-    def __init__(self, late_s: list[float], skip: int, ended: Callable[[], None]) -> None:
-        self.late_s, self.skip, self.ended = late_s, skip, ended
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        now = time.monotonic_ns()
-        for part in data.split(b'"t":')[1:]:
-            if self.skip > 0:
-                self.skip -= 1
-                continue
-            self.late_s.append((now - int(part.partition(b"}")[0])) / 1e9)
-        if data.endswith(LAST):
-            self.ended()
-
-
-async def _all(port: int, protocols: list[Any], begin: Callable[[Any, int], None], ended: asyncio.Semaphore) -> None:
-    loop = asyncio.get_running_loop()
-    made = [(await loop.create_connection(lambda one=one: one, "127.0.0.1", port))[1] for one in protocols]
-    for number, protocol in enumerate(made):
-        begin(protocol, number)
-    for _ in made:
-        await ended.acquire()
-    for protocol in made:
-        protocol.transport.close()
-
-
-def load(pipe: Any) -> None:
-    """Does what it is told to until there is nothing more to do."""
-
-    async def ask(port: int, connections: int, requests: int) -> list[float]:
-        ended = asyncio.Semaphore(0)
-        left, took_s = [requests], []
-        askers = [Asker(left, took_s, ended.release) for _ in range(connections)]
-        await _all(port, askers, lambda asker, number: asker.ask(), ended)
-        return sorted(took_s)
-
-    async def listen(port: int, streams: int, rate: float, seconds: float) -> list[float]:
-        ended = asyncio.Semaphore(0)
-        late_s: list[float] = []
-        listeners = [Listener(late_s, int(rate), ended.release) for _ in range(streams)]
-
-        def begin(listener: Listener, number: int) -> None:
-            more = {"stream": True, "rate": rate, "tokens": int(rate * seconds), "phase": number / streams}
-            listener.transport.write(chat(**more))
-
-        await _all(port, listeners, begin, ended)
-        return sorted(late_s)
-
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        while (order := pipe.recv()) is not None:
-            pipe.send(runner.run({"ask": ask, "listen": listen}[order[0]](*order[1:])))
 
 
 # Proxies
@@ -297,6 +142,11 @@ def percentile(values: list[float], share: float) -> float:
     return values[min(len(values) - 1, int(len(values) * share))]
 
 
+def pin(pids: list[int], cores: set[int]) -> None:
+    for thread in (int(one.name) for pid in pids for one in Path(f"/proc/{pid}/task").iterdir()):
+        os.sched_setaffinity(thread, cores)
+
+
 class Bench:
     def __init__(self, options: argparse.Namespace, proxies: list[Proxy], pipe: Any) -> None:
         self.options = options
@@ -326,11 +176,28 @@ class Bench:
         found = {f"p{share}": percentile(times, share / 100) * 1e6 for share in (50, 99)}
         return found | {"cpu": cpu_s / len(times) * 1e6}
 
-    def together(self, proxy: Proxy) -> dict[str, float]:
-        times, took_s, cpu_s = self.order(proxy, "ask", 32, self.options.requests)
+    def together(self, proxy: Proxy, *, traced: bool = False) -> dict[str, float]:
+        times, took_s, cpu_s = self.order(proxy, "ask", 32, self.options.requests, traced)
         found = {f"p{share}": percentile(times, share / 100) * 1e6 for share in (50, 99)}
         core = len(times) / cpu_s if cpu_s else 0.0
         return found | {"rate": len(times) / took_s, "cpu": cpu_s / len(times) * 1e6, "core": core}
+
+    def traced(self, proxy: Proxy) -> dict[str, float]:
+        """Callers who say something new in the head of each request."""
+        return self.together(proxy, traced=True)
+
+    @contextlib.contextmanager
+    def on_one_core(self) -> Iterator[None]:
+        """Each proxy on the first core, all else on the second."""
+        cores = sorted(os.sched_getaffinity(0))
+        proxies = [pid for proxy in self.proxies for pid in proxy.pids]
+        others = [child.pid for child in multiprocessing.active_children() if child.pid not in proxies]
+        try:
+            pin(proxies, {cores[0]})
+            pin(others, {cores[-1]})
+            yield
+        finally:
+            pin([*proxies, *others], set(cores))
 
     def streams(self, streams: int, rate: float, seconds: float) -> Callable[[Proxy], dict[str, float]]:
         def measure(proxy: Proxy) -> dict[str, float]:
@@ -365,12 +232,28 @@ def table(title: str, found: dict[str, dict[str, float]], columns: dict[str, str
         print(f"  CPU of the relay / nginx: {ratio:.2f}, {'within' if ratio <= bar else 'OVER'} the bar of {bar:g}")
 
 
+def rates(found: dict[str, dict[str, float]]) -> None:
+    """How many of nginx's requests the relay does: by the clock, where the load may be what is slow, and by its CPU."""
+    if "nginx" in found:
+        relay, nginx = found["relay"], found["nginx"]
+        for key, what in (("rate", "requests/s"), ("core", "requests per second of CPU")):
+            share = relay[key] / nginx[key]
+            word = "within" if share >= BAR_RATE else "UNDER"
+            print(f"  {what} of the relay / nginx: {share:.2f}, {word} the bar of {BAR_RATE:g}")
+
+
 def measure(bench: Bench) -> None:
     options = bench.options
     latency = {"p50": "p50 µs", "p99": "p99 µs", "cpu": "proxy CPU µs/req"}
     table("One caller, one request at a time", bench.in_turns(bench.alone), latency, BAR_REQUEST)
     more = {"rate": "requests/s", "core": "per core of CPU"}
     table("32 callers", bench.in_turns(bench.together), latency | more, BAR_REQUEST)
+    with bench.on_one_core():
+        found = bench.in_turns(bench.together)
+    table("32 callers, the proxy on one core", found, latency | more, BAR_REQUEST)
+    rates(found)
+    found = bench.in_turns(bench.traced)
+    table("32 callers, each head with a number of its own", found, latency | more, BAR_REQUEST)
     late = {
         "p50": "late p50 µs",
         "p99": "late p99 µs",

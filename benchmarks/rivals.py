@@ -76,7 +76,8 @@ class Gradient:
 
     def __call__(self, fleet: Fleet, job: Job, among: int) -> tuple[Worker, Grant, Score]:
         request = job.shape.request
-        moved, fleet.index.moved = fleet.index.moved, 0
+        fleet.index.machines.enter_states(-1)
+        moved, fleet.index.machines.moved = fleet.index.machines.moved, 0
         changed = np.array(list(bits(moved)), int)
         for number in changed:
             self._read(number)

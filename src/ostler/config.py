@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 import platformdirs
 
@@ -35,6 +36,28 @@ def ledger_url(flag: str, from_file: str) -> str:
     return flag or os.environ.get("OSTLER_LEDGER") or from_file
 
 
+def store_dir(flag: Path | None, from_file: str, state: Path) -> Path:
+    """Where the hub's files are: as given, from the environment, or from its settings file; else its state folder."""
+    chosen = flag or os.environ.get("OSTLER_STORE") or from_file
+    return Path(chosen).expanduser().absolute() if chosen else state
+
+
+def own_url(flag: str, from_file: str) -> str:
+    """Where others reach the hub, if that is said anywhere."""
+    url = (flag or os.environ.get("OSTLER_URL") or from_file).rstrip("/")
+    if url and not (url.startswith(("http://", "https://")) and _is_one_address(url)):
+        raise BadInput(f"url: {url!r} is not an address; write it like {DEFAULT_HUB}", [("url", "not an http(s) URL")])
+    return url
+
+
+def _is_one_address(url: str) -> bool:
+    """One that others may be told of: in a header, and in a list with commas."""
+    try:
+        return bool(urlsplit(url).hostname) and all("!" <= char <= "~" and char != "," for char in url)
+    except ValueError:
+        return False
+
+
 def refuse_password(ledger: str, where: str) -> None:
     """In an address that is to stand on a command line: everybody on the machine can read that."""
     userinfo, at, _ = ledger.partition("://")[2].rpartition("@")
@@ -47,11 +70,16 @@ def refuse_password(ledger: str, where: str) -> None:
 
 
 def hub_url(flag: str | None = None, state: Path | None = None) -> str:
-    """As given, from the environment, as a hub of this state folder says it listens, or the default."""
-    url = (flag or os.environ.get("OSTLER_HUB") or _url_said_in(state or state_dir()) or DEFAULT_HUB).rstrip("/")
-    if not url.startswith(("http://", "https://")):
-        raise BadInput(f"hub: {url!r} is not an address; write it like {DEFAULT_HUB}", [("hub", "not an http(s) URL")])
-    return url
+    """As given, from the environment, as a hub of this state folder says it listens, or the default. Those of several
+    hubs have commas between them."""
+    given = flag or os.environ.get("OSTLER_HUB") or _url_said_in(state or state_dir()) or DEFAULT_HUB
+    urls = [part.strip().rstrip("/") for part in given.split(",") if part.strip()] or [given]
+    for url in urls:
+        if not url.startswith(("http://", "https://")):
+            raise BadInput(
+                f"hub: {url!r} is not an address; write it like {DEFAULT_HUB}", [("hub", "not an http(s) URL")]
+            )
+    return ",".join(dict.fromkeys(urls))
 
 
 def _url_said_in(state: Path) -> str:

@@ -37,6 +37,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 MIB, GIB = 1 << 20, 1 << 30
 REQUEST_S, LONGEST_PAUSE_S, GRACE_S, LOOK_S, NEVER = 30.0, 30.0, 10.0, 0.1, float("inf")
+KINDS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
 CANCELLED, TAKEN = "cancelled", "the hub has taken it back"
 _log = logging.getLogger("ostler.pull")
 T = TypeVar("T")
@@ -68,15 +69,12 @@ class Client:
     """The pull API. Every call may raise Refused or Unreachable."""
 
     def __init__(self, hub: str, token: str, timeout_s: float = REQUEST_S) -> None:
-        parts = urlsplit(hub)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        self._hubs = [urlsplit(one.strip()) for one in hub.split(",")]  # the one that answered last is the first
+        if not all(one.scheme in KINDS and one.hostname and one.port != 0 for one in self._hubs):
             raise ValueError(f"{hub!r} is not the address of a hub: give one like http://hub.example:7600")
         if not token or not token.isascii() or not token.isprintable():
             raise ValueError("there is no token, or it has characters that no token has: give it with --token")
-        self.hub, self.token, self.timeout_s = hub.rstrip("/"), token, timeout_s
-        self.reason, self.claimed_at = "", 0.0
-        self._host, self._port, self._base = parts.hostname, parts.port, parts.path.rstrip("/")
-        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self.hub, self.token, self.timeout_s, self.reason, self.claimed_at = hub.rstrip("/"), token, timeout_s, "", 0.0
 
     def claim(self, hostname: str, capability: Mapping[str, Any]) -> dict[str, Any] | None:
         """A job for this machine; None if there is none, and then `reason` says why."""
@@ -134,16 +132,18 @@ class Client:
         return self._ask("POST", f"/v1/job/{quote(path)}", body, **{"Content-Type": "application/json"})
 
     def _ask(self, method: str, path: str, body: bytes | Iterable[bytes], *fine: int, **headers: str) -> Answer:
+        hub, *others = self._hubs
         headers.update({"Authorization": f"Bearer {self.token}", "User-Agent": "ostler-pull", "Connection": "close"})
-        connection = self._kind(self._host, self._port, timeout=self.timeout_s)
+        connection = KINDS[hub.scheme](hub.hostname or "", hub.port, timeout=self.timeout_s)
         try:
             # What breaks while the body is sent may be an answer that did not wait for all of it.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(method, self._base + path, body, headers)
+                connection.request(method, hub.path.rstrip("/") + path, body, headers)
             response = connection.getresponse()
             text = response.read(16 * MIB)
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"the hub at {self.hub} does not answer: {str(error) or type(error).__name__}") from None
+            self._hubs = [*others, hub]  # another one may lead by now
+            raise Unreachable(f"the hub {hub.geturl()} does not answer: {str(error) or type(error).__name__}") from None
         finally:
             connection.close()
         try:
@@ -154,7 +154,8 @@ class Client:
         if status < 300 or status in fine:
             return status, response.headers, document
         if status >= 500 or status in (408, 429):
-            raise Unreachable(f"the hub at {self.hub} answers {status}: {detail}")
+            self._hubs = [*others, hub]
+            raise Unreachable(f"the hub {hub.geturl()} answers {status}: {detail}")
         raise Refused(status, detail)
 
 

@@ -290,6 +290,29 @@ async def test_what_waits_can_be_stopped_and_never_starts(machine: Machine) -> N
     assert not (runtime.folder("b") / "log").exists()
 
 
+async def test_what_waits_can_be_called_back_and_those_behind_it_wait_for_what_it_waited_for(machine: Machine) -> None:
+    runtime = await _opened(machine)
+    for attempt, before in (("a", ""), ("b", "a"), ("c", "b")):
+        task = machine.task(attempt)
+        task.after = [before] if before else []
+        await runtime.launch(task)
+    await runtime.call_back("b", "called back")
+    end = await _next_end(runtime)
+    assert (end.attempt, end.exit_code, end.stopped) == ("b", 143, "called back")
+    held = {one.attempt: one for one in await machine.worker().open()}
+    assert (held["c"].started_at, held["c"].after) == (0.0, ["a"])
+
+
+async def test_what_has_been_started_is_not_called_back(machine: Machine) -> None:
+    runtime = await _opened(machine)
+    await runtime.launch(machine.task("a"))
+    await runtime.call_back("a", "called back")
+    await runtime.call_back("nobody", "called back")
+    machine.let_end("a", 0)
+    end = await _next_end(runtime)
+    assert (end.exit_code, end.stopped) == (0, "")
+
+
 async def test_leaving_for_good_stops_everything_and_tells_every_end(machine: Machine) -> None:
     runtime = await _opened(machine)
     for attempt in ("a", "b", "c"):

@@ -300,3 +300,15 @@ def test_plain_fifo_lets_the_head_block_those_behind_it() -> None:
     assert yard.where("small") == ""
     yard.end("old0")
     assert yard.where("whole") == "box0"
+
+
+def test_whom_a_quota_kept_from_a_held_machine_passes_as_soon_as_it_may() -> None:
+    yard = busy(boxes=2)
+    yard.fleet.quotas = Quotas(users={"bob": Quota(running_gpus=1)})
+    yard.start(yard.submit("bobs", user_id="bob", gpu_count=1, labels=["box = 1"]))
+    passed_over(yard, "whole", gpu_count=2, labels=["box = 0"])
+    assert held(yard) == {"whole": ["box0"]}
+    yard.submit("short", user_id="bob", gpu_count=1, max_runtime_hours=MINUTE, labels=["box = 0"])
+    assert yard.where("short") == ""
+    yard.end("bobs")
+    assert yard.where("short") == "box0"

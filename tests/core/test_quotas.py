@@ -49,3 +49,17 @@ def test_a_part_of_a_gpu_counts_as_that_part_before_it_runs() -> None:
     first, second = yard.submit("first", gpu_share=0.7), yard.submit("second", gpu_share=0.7)
     rest = yard.submit("rest", gpu_share=0.3)
     assert [yard.where(job) for job in (first, second, rest)] == ["box", "", "box"]
+
+
+def test_what_a_quota_held_back_starts_on_another_machine_than_the_one_that_gained_room() -> None:
+    yard = Yard()
+    yard.fleet.quotas = Quotas(users={"ann": Quota(running_jobs=1)})
+    yard.worker("plain", cores=4)
+    yard.worker("box", gpus=8, vram=192)
+    first = yard.submit("first", min_cpu_cores=4, gpu_backend="cpu")
+    waits = yard.submit("waits", gpu_count=8)
+    for _ in range(3):
+        yard.wait(1)
+    assert (yard.where(first), yard.where(waits)) == ("plain", "")
+    yard.end(first)
+    assert yard.where(waits) == "box"

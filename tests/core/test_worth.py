@@ -19,7 +19,7 @@ from ostler.core.placing.board import Board
 from ostler.core.placing.mix import Mix
 from ostler.core.placing.packing import worth_of_rests
 from ostler.core.placing.score import leftover, loss
-from ostler.core.placing.worth import WHOLE, Asked, Kind, Machine, Worth, build
+from ostler.core.placing.worth import SCALE, WHOLE, Asked, Kind, Machine, Worth, build
 from ostler.domain.resources import Request
 
 T = TypeVar("T")
@@ -75,12 +75,56 @@ def test_a_machine_that_loses_its_last_whole_device_loses_what_eight_gpus_need()
     assert whole - broken > broken - further
 
 
-def test_a_type_that_some_insist_on_is_kept_from_those_who_do_not() -> None:
-    machines = {Machine(A100, 1, 8000): 1, Machine(T4, 1, 8000): 3}
-    pressed = worth(Asked(Request(gpu_count=1, gpu_type="a100"), 1), Asked(Request(gpu_count=1), 3), machines=machines)
-    assert pressed.pressure[A100] > 0 == pressed.pressure[T4]
-    either = worth(Asked(Request(gpu_count=1, gpu_type="a100|t4"), 1.0), machines=machines)
-    assert set(either.pressure.values()) == {0}
+BOTH = {Machine(A100, 8, 64_000): 1, Machine(T4, 8, 64_000): 3}
+PICKY, EASY = Asked(Request(gpu_count=1, gpu_type="a100"), 1.0), Asked(Request(gpu_count=1, cores_milli=2000), 3.0)
+
+
+def test_a_type_is_kept_for_those_who_insist_on_it_when_they_will_need_what_is_free() -> None:
+    learnt, kept = worth(PICKY, EASY, machines=BOTH), []
+    for free in (24, 8, 2, 0):
+        learnt.press({A100: free, T4: 24})
+        assert learnt.pressure.get(T4, 0) == 0
+        kept.append(learnt.pressure[A100] / SCALE)
+    assert kept == sorted(kept) and kept[0] < 0.2 and kept[-1] > 1
+    learnt.press({A100: 8, T4: 0})
+    assert learnt.pressure[A100] / SCALE < 0.01, "nobody is kept off who has nowhere else to go"
+
+
+def test_a_type_that_nobody_insists_on_is_not_kept() -> None:
+    either = worth(Asked(Request(gpu_count=1, gpu_type="a100|t4"), 1.0), machines=BOTH)
+    either.press({A100: 0, T4: 24})
+    assert not any(either.pressure.values())
+
+
+def test_room_that_nobody_insists_on_is_worth_as_much_as_any() -> None:
+    """Or it would be filled first, and no whole machine of it be left."""
+    learnt = worth(PICKY, EASY, Asked(Request(gpu_count=8), 1.0), machines=BOTH)
+    for free in ([WHOLE] * 8, [WHOLE] * 3, [WHOLE, 500]):
+        assert learnt.of(A100, 64_000, free) == learnt.of(T4, 64_000, free)
+
+
+def test_where_all_insist_a_type_is_worth_what_those_can_use_who_take_it() -> None:
+    learnt = worth(PICKY, Asked(Request(gpu_count=4, gpu_type="t4"), 1.0), machines=BOTH)
+
+    def last_of_four(kind: Kind) -> int:
+        four, three, two = (learnt.of(kind, 64_000, [WHOLE] * free) for free in (4, 3, 2))
+        return (four - three) - (three - two)
+
+    assert last_of_four(T4) > 0 == last_of_four(A100)
+
+
+def test_an_easy_job_takes_a_type_of_which_there_is_plenty_and_leaves_the_last_of_it() -> None:
+    """One job in ten takes an A100 and nothing else."""
+    yard = Yard()
+    for number in range(8):
+        yard.worker(f"a{number}", gpus=1, vram=16, gpu_type="A100")
+        yard.worker(f"b{number}", gpus=1, vram=16, gpu_type="T4")
+    for _ in range(12):
+        for job in (yard.submit(gpu_count=1, gpu_type="A100"), *(yard.submit(gpu_count=1) for _ in range(9))):
+            yard.end(job)
+    placed = [yard.where(yard.submit(gpu_count=1)) for _ in range(12)]
+    assert placed[0] == "a0" and placed[-1].startswith("b")
+    assert yard.fleet.index.machines.free_gpus[Kind("nvidia", "a100", 16384)] > 0
 
 
 def test_a_fleet_learns_what_it_is_asked_for_and_leaves_room_for_it() -> None:
@@ -157,11 +201,11 @@ def test_what_is_kept_of_scores_is_what_would_be_computed_anew(offers: list[Any]
                 if yard.where(ended):
                     yard.end(ended)
             for shape in yard.fleet.index.shapes():
-                _compare(yard.fleet, shape.request, shape.profile, shape.workers)
+                _compare(yard.fleet, shape.request, shape.profile, yard.fleet.index.workers_of(shape))
 
 
 def _compare(fleet: Fleet, request: Request, profile: Request, workers: int) -> None:
-    with_gpus = workers ^ (workers & fleet.index.without_gpu)
+    with_gpus = workers ^ (workers & fleet.index.machines.without_gpu)
     if not with_gpus:
         return
     kept = fleet.board.best(fleet.index, fleet.workers, profile, with_gpus)
@@ -224,4 +268,4 @@ def test_what_fits_by_a_hair_and_seems_not_to_by_thousandths_is_scored_alike() -
     shape = yard.fleet.jobs[yard.submit("hair", gpu_share=0.999, labels=["is = small"])].shape
     assert yard.where("hair") == "small"
     yard.end("hair")
-    _compare(yard.fleet, shape.request, shape.profile, shape.workers)
+    _compare(yard.fleet, shape.request, shape.profile, yard.fleet.index.workers_of(shape))

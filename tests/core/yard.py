@@ -147,6 +147,7 @@ class Yard:
         holds: Iterable[ActiveTask] = (),
         boot_id: str = "boot",
         slots: int | None = None,
+        ahead: int = 0,
     ) -> list[Effect]:
         known = self.fleet.workers.get(name)
         offer = offer or (known.capabilities if known else Capabilities())
@@ -156,6 +157,7 @@ class Yard:
             capabilities=offer,
             active_tasks=list(holds),
             boot_id=boot_id,
+            ahead=ahead,
         )
         said = self.turn(event)
         if slots is not None:

@@ -2,9 +2,9 @@
 
 import sys
 
-import ostler.hub.ledgers
+import ostler.hub.leading
 from ostler.cli.main import main
 
 if __name__ == "__main__":
-    ostler.hub.ledgers.RENEW_S = 0.1
+    ostler.hub.leading.RENEW_S = 0.1
     sys.exit(main())

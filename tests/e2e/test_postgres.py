@@ -1,9 +1,11 @@
 """A hub whose ledger is a PostgreSQL database, over kills of the hub and of the server, and beside another hub."""
 
+import asyncio
 import json
+import re
 import sys
+import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -14,8 +16,10 @@ from tests.e2e.test_kills import Work
 from tests.ledger.server import Server, server
 
 from ostler import config
-from ostler.domain.errors import LedgerError
-from ostler.hub import ledgers
+from ostler.client.http import Hub
+from ostler.domain.errors import Deposed, LedgerError
+from ostler.hub import leading, ledgers
+from ostler.hub.leading import Shared
 from ostler.hub.settings import load
 from ostler.ledger.postgres import PostgresLedger
 
@@ -48,49 +52,88 @@ def test_what_ended_while_the_hub_was_killed_is_recorded_once_when_it_is_back(ya
     assert SECRET not in (yard.folder / "box.log").read_text()
 
 
-def test_a_hub_stops_when_another_has_taken_over(yard: Paddock, address: str) -> None:
+def test_a_hub_stands_by_when_another_has_taken_over(yard: Paddock, address: str) -> None:
     with psycopg.connect(address, autocommit=True) as db:
         db.execute(b"UPDATE leadership SET until = '-infinity'")
         taker = PostgresLedger(address)
         while taker.lead("taker") is None:  # it renews in between
             db.execute(b"UPDATE leadership SET until = '-infinity'")
-    assert yard.processes["hub"].wait(30) == 1
+    until(lambda: yard.hub.health()["role"] == "standby", "the hub has noticed", 30)
     assert "the hub stops: the ledger postgresql://ostler@" in yard.log_of("hub")
-    assert SECRET not in (yard.folder / "hub.log").read_text()
+    until(lambda: "standing by: the hub taker leads, in term 2" in yard.log_of("hub"), "it says for whom")
     taker.close()
+    until(lambda: yard.hub.health().get("term") == 3, "the hub leads again", 30)
+    assert SECRET not in (yard.folder / "hub.log").read_text()
 
 
-def test_a_hub_stops_when_its_server_does_and_the_next_waits_for_it_to_come_back(tmp_path: Path) -> None:
+def test_a_hub_whose_server_is_lost_starts_again_and_waits_for_it_to_come_back(tmp_path: Path) -> None:
     server()
     crashing = Server(server().programs)
     with paddock(tmp_path, program=HURRIED, settings=f'ledger = "{crashing.new_database()}"') as yard:
         job_id = yard.hub.submit({"command": ["true"]})["id"]
         crashing.crash()
-        assert yard.processes["hub"].wait(30) == 1
+        until(lambda: "waiting for up to" in yard.log_of("hub"), "the hub says that it waits", 30)
         assert "Traceback" not in yard.log_of("hub")
-        with ThreadPoolExecutor(1) as starting:
-            started = starting.submit(yard.start_hub)
-            until(lambda: "waiting for up to" in yard.log_of("hub"), "the hub says that it waits", 30)
-            crashing.start()
-            started.result()
+        crashing.start()
+        until(lambda: (yard.state / "hub.url").exists(), "the hub is back", 30)
+        yard.hub = Hub((yard.state / "hub.url").read_text().strip(), yard.token)
         assert yard.hub.job(job_id)["state"] == "pending"
+        yard.hub.close()
 
 
-async def test_a_second_hub_on_a_database_says_who_leads_and_one_in_the_same_folder_is_refused(
+async def test_of_two_hubs_on_a_database_one_leads_and_a_second_in_the_same_folder_is_refused(
     tmp_path: Path, address: str
 ) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
-    async with ledgers.opened(address, first):
-        with pytest.raises(LedgerError, match=rf":{first} \([0-9a-f]{{8}}\) leads\. Stop it first"):
-            async with ledgers.opened(address, second, wait_s=0.0):
-                pass
+    async with ledgers.opened(address, first, "http://first") as one, ledgers.opened(address, second) as other:
+        assert isinstance(one, Shared) and isinstance(other, Shared)
+        assert await one.try_to_lead() and not await other.try_to_lead()
+        assert re.fullmatch(rf".*:{first} \([0-9a-f]{{8}}\)", (await other.look()).holder)
+        assert {(hub.url, hub.role) for hub in other.hubs()} == {("http://first", "leader"), ("", "standby")}
         with pytest.raises(LedgerError, match="another hub runs with the state folder"):
             async with ledgers.opened(address, first, wait_s=0.0):
                 pass
-    async with ledgers.opened(address, second, wait_s=0.0) as (ledger, _):
-        assert ledger.load().jobs == []
+    async with ledgers.opened(address, second, wait_s=0.0) as again:
+        assert isinstance(again, Shared) and await again.try_to_lead()
+
+
+async def test_a_hub_whose_lease_is_over_asks_before_it_believes_that_it_leads(tmp_path: Path, address: str) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    async with ledgers.opened(address, first) as one, ledgers.opened(address, second) as other:
+        assert isinstance(one, Shared) and isinstance(other, Shared)
+        assert await one.try_to_lead()
+        await one.confirm()
+        with psycopg.connect(address, autocommit=True) as db:
+            db.execute(b"UPDATE leadership SET until = '-infinity'")
+            while not await other.try_to_lead():  # it renews in between
+                db.execute(b"UPDATE leadership SET until = '-infinity'")
+        one._believed_until = 0.0  # as if it had stood still
+        for asked in (one.confirm, one.keep):
+            with pytest.raises(Deposed):
+                await asked()
+        await other.confirm()
+
+
+async def test_a_hub_whose_loop_does_not_turn_loses_the_lead_though_it_lives(
+    tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leading, "LEASE_S", 0.5)
+    monkeypatch.setattr(leading, "RENEW_S", 0.1)
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    async with ledgers.opened(address, first) as one, ledgers.opened(address, second) as other:
+        assert isinstance(one, Shared) and isinstance(other, Shared)
+        assert await one.try_to_lead()
+        await asyncio.sleep(0.7)
+        assert not await other.try_to_lead(), "while it loads nobody counts its turns"
+        one._turned_at = time.monotonic() - leading.STUCK_S
+        while not await other.try_to_lead():
+            pass
 
 
 async def test_a_server_that_is_not_there_is_waited_for_so_long_and_no_longer(

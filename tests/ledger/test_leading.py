@@ -4,17 +4,22 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
+import psycopg
 import pytest
 from tests.ledger.files import new_job, of_every_kind
 from tests.ledger.server import server
 
 from ostler.domain.errors import Deposed, LedgerError
 from ostler.domain.records import Changes
-from ostler.ledger.postgres import _STILL_LEADS, PostgresLedger
+from ostler.ledger import postgres_sql as sql
+from ostler.ledger.postgres import PostgresLedger
+from ostler.ledger.postgres_leading import LOCKED, Hub
 
 SHORT_S = 0.2
 LONG_S = 1000.0
@@ -148,11 +153,103 @@ def test_a_leader_that_stopped_in_the_middle_of_a_commit_does_not_keep_the_other
     first.lead("first", LONG_S)
     expire(second)
     first._writer.execute(b"BEGIN")
-    first._writer.execute(_STILL_LEADS, (first.term,))  # and with that it holds the row
+    first._writer.execute(LOCKED, (first.term,))  # and with that it holds the row
     assert second.lead("second", LONG_S) == first.term + 1
     with pytest.raises(LedgerError):
         first.commit(of_every_kind(1))
     second.commit(of_every_kind(1))
+
+
+def test_a_leader_whose_commit_takes_longer_than_its_lease_is_waited_for(opener: Opener) -> None:
+    first, second = opener(), opener()
+    term = first.lead("first", SHORT_S)
+
+    def commit() -> None:
+        with first._writer.transaction():
+            first._writer.execute(LOCKED, (first.term,))
+            first._writer.execute(b"SELECT pg_sleep(1.5)")
+
+    with ThreadPoolExecutor(1) as committing:
+        committed = committing.submit(commit)
+        time.sleep(SHORT_S)
+        assert second.lead("second", LONG_S) is None
+        committed.result()
+    assert until_it_leads(second, "second") == (term or 0) + 1
+
+
+def test_the_lease_is_renewed_while_a_large_commit_is_made_ready(
+    opener: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = opener()
+    ledger.lead("first", LONG_S)
+    renewing, make = threading.Thread(target=ledger.renew, daemon=True), sql.statements
+
+    def made_meanwhile(changes: Changes) -> Iterator[sql.Statement]:
+        renewing.start()
+        renewing.join(10)
+        assert not renewing.is_alive()
+        return make(changes)
+
+    monkeypatch.setattr(sql, "statements", made_meanwhile)
+    ledger.commit(of_every_kind(1))
+
+
+def test_a_commit_renews_the_lease_when_it_ends_not_when_it_begins() -> None:
+    url = server().new_database()
+    with closing(PostgresLedger(url)) as ledger:
+        with ledger._readers.connection() as db:
+            db.execute(
+                b"CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(1); RETURN NEW; END'"
+            )
+            db.execute(b"CREATE TRIGGER nap BEFORE INSERT ON jobs FOR EACH STATEMENT EXECUTE FUNCTION nap()")
+        ledger.lead("first", lease_s=100.0)
+        ledger.commit(Changes(new_jobs=[new_job(1)]))
+        assert ledger.leader().left_s > 99.5
+
+
+def test_what_a_database_sets_for_others_ends_no_long_commit_and_no_hub_that_waits_for_it() -> None:
+    url = server().new_database()
+    PostgresLedger(url).close()
+    with psycopg.connect(url, autocommit=True) as db:
+        for setting in ("statement_timeout = 200", "default_transaction_isolation = 'serializable'"):
+            db.execute(f"ALTER DATABASE {db.info.dbname} SET {setting}".encode())
+        db.execute(
+            b"CREATE FUNCTION nap() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NEW; END'"
+        )
+        db.execute(b"CREATE TRIGGER nap BEFORE INSERT ON jobs FOR EACH STATEMENT EXECUTE FUNCTION nap()")
+    with (
+        closing(PostgresLedger(url)) as first,
+        closing(PostgresLedger(url)) as second,
+        ThreadPoolExecutor(1) as committing,
+    ):
+        first.lead("first", lease_s=0.01)
+        committed = committing.submit(first.commit, Changes(new_jobs=[new_job(1)]))
+        with psycopg.connect(url, autocommit=True) as db:
+            while db.execute(b"SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'").fetchone() is None:
+                assert not committed.done()
+        until_it_leads(second, "second")
+        committed.result()
+        assert [job.id for job in second.load().jobs] == ["job-1"]
+
+
+def test_a_hub_is_there_for_as_long_as_its_ledger_is_open(opener: Opener) -> None:
+    first, second = opener(), opener()
+    one, other = Hub("one", "http://one"), Hub("other", "http://other")
+    first.enter("aaaa", one)
+    second.enter("bbbb", other)
+    assert first.hubs() == second.hubs() == [(one, True), (other, True)]
+    first.close()
+    assert until_seen(second, [(one, False), (other, True)])
+    third = opener()
+    third.enter("cccc", one)
+    assert third.hubs() == [(other, True), (one, True)], "what those that are gone have left goes with the next"
+
+
+def until_seen(ledger: PostgresLedger, hubs: list[tuple[Hub, bool]]) -> bool:
+    deadline = time.monotonic() + 30
+    while ledger.hubs() != hubs and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return ledger.hubs() == hubs
 
 
 def test_of_hubs_that_start_at_once_on_an_empty_database_one_leads() -> None:

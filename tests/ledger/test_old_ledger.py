@@ -7,7 +7,7 @@ from typing import Any
 import apsw
 import msgspec
 import pytest
-from tests.ledger.files import of_every_kind
+from tests.ledger.files import altered, of_every_kind
 
 from ostler.domain.job import Terms
 from ostler.domain.labels import Constraint
@@ -172,6 +172,7 @@ def test_a_hub_goes_on_from_an_old_ledger_and_counts_what_its_attempts_hold(ledg
         workers=[WorkerRecord(id="w", capabilities=b"{}", draining=True, registered_at=1.0, last_contact=2.0)],
         tokens=TOKENS[1:],
         usage=[UsageRecord(user="ada", gpu_seconds=7.25, at=5.0)],
+        tally={"cancelled": b"1", "succeeded": b"2"},
         last_job_seq=6,
         last_feed_seq=41,
     )
@@ -225,6 +226,18 @@ def test_an_old_ledger_is_copied_aside_as_the_old_version_can_read_it(ledger: Sq
     restored = SqliteLedger(copy)
     assert restored.load() == ledger.load()
     restored.close()
+
+
+def test_what_the_live_jobs_of_an_old_ledger_depend_on_stays(old: Path) -> None:
+    altered(
+        old,
+        """UPDATE jobs SET spec = CAST('{"depends_on": ["call", "call"]}' AS BLOB) WHERE id IN ('array', 'ended')""",
+    )
+    altered(old, "UPDATE jobs SET spec = x'ff' WHERE id = 'train'")
+    ledger = SqliteLedger(old)
+    stays = {one.job.id: one.stays for one in ledger.ended_jobs(before=99.0)}
+    assert stays == {"call": True, "small": False, "ended": True}, "one is depended on, one is the newest"
+    ledger.close()
 
 
 def test_a_migration_that_was_released_stays_as_it_is() -> None:

@@ -12,14 +12,14 @@ import pytest
 from tests.ledger.files import new_job, of_every_kind
 from tests.ledger.server import Server, server
 
-from ostler.domain.errors import BadInput, LedgerError
+from ostler.domain.errors import BadInput, LedgerError, NotYet
 from ostler.domain.records import Changes
 from ostler.ledger import postgres_server, rows
 from ostler.ledger import postgres_sql as sql
 from ostler.ledger.migrate import Migration
 from ostler.ledger.postgres import PostgresLedger
 from ostler.ledger.postgres_schema import bundled, migrate
-from ostler.ledger.postgres_server import Address, NotYet
+from ostler.ledger.postgres_server import Address
 
 SECRET = "s3cret-w0rd"
 COMMIT_FOR_EVER = """

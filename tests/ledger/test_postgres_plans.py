@@ -36,9 +36,22 @@ def long() -> Iterator[PostgresLedger]:
         "state": "CASE WHEN g % 100 = 0 THEN 'running' WHEN g % 3 = 0 THEN 'failed' ELSE 'succeeded' END",
         "artifact_id": "CASE WHEN g % 100 = 0 THEN 'id-' || g ELSE '' END",
         "held": "g % 100 = 0",
+        "on_id": "'id-' || g - 1",
+        "key": "'key-' || g",
+        "at": "g",
+        "finished_at": "CASE WHEN g % 100 > 0 THEN g END",
     }
     with psycopg.connect(url, autocommit=True) as db:
-        for table in (sql.JOBS, sql.TASKS, sql.ATTEMPTS, sql.FEED, sql.ARTIFACTS):
+        for table in (
+            sql.JOBS,
+            sql.TASKS,
+            sql.ATTEMPTS,
+            sql.FEED,
+            sql.ARTIFACTS,
+            sql.NEEDS,
+            sql.DEPARTED,
+            sql.RECEIPTS,
+        ):
             columns = [*table.columns, *(["n"] if table is sql.ARTIFACTS else [])]
             values = ", ".join(own.get(column, f'one."{column}"') for column in columns)
             rows_of_it = f"(SELECT * FROM {table.name} LIMIT 1) one, generate_series(2, 8001) g"
@@ -72,6 +85,12 @@ def long() -> Iterator[PostgresLedger]:
         ("artifacts", {"user": "ada"}, "artifacts_by_user"),
         ("artifacts", {"ids": ["a"]}, "artifacts_id_task_id_key"),
         ("wanted_artifacts", {}, "tasks_wanting"),
+        ("ended_jobs", {"before": 1e9, "after": (1.0, 1)}, "jobs_ended"),
+        ("departed", {"ids": ["a"]}, "departed_pkey"),
+        ("outputs", {"before": 1e9, "after": 3}, "artifacts_pkey"),
+        ("ends_of", {"attempts": ["a"]}, "attempts_attempt_key"),
+        ("old_feed", {"before": 1e9, "after": 3}, "feed_pkey"),
+        ("old_receipts", {"before": 1e9}, "receipts_by_age"),
     ],
 )
 def test_a_read_goes_by_its_index_however_long_the_history(

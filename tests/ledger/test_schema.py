@@ -23,6 +23,8 @@ def test_every_field_of_a_record_has_its_column(ledger: SqliteLedger) -> None:
         "artifacts": rows.ARTIFACT,
         "manifest": rows.MANIFEST,
         "kept": rows.KEPT,
+        "needs": rows.NEED,
+        "departed": rows.DEPARTED,
     }
     for table, shape in tables.items():
         columns = {name for _, name, *_ in ledger._writer.execute(f"PRAGMA table_info({table})")}
@@ -71,9 +73,17 @@ def test_a_read_goes_by_its_index_however_long_the_history(ledger: SqliteLedger,
         ("artifacts", {"ids": ["a"]}, "artifacts_1 (id=?)"),
         ("artifacts", {"ids": ["a"], "job_id": "j", "user": "ada"}, "artifacts_1 (id=?)"),
         ("wanted_artifacts", {}, "COVERING INDEX tasks_wanting"),
+        ("ended_jobs", {"before": 9.0, "after": (1.0, 1)}, "jobs_ended (finished_at"),
+        ("ended_jobs", {"before": 9.0}, "needs USING PRIMARY KEY (on_id=?)"),
+        ("ended_jobs", {"before": 9.0}, "artifacts_of_job (job_id=?)"),
+        ("departed", {"ids": ["a"]}, "departed USING PRIMARY KEY (id=?)"),
+        ("outputs", {"before": 9.0}, "INTEGER PRIMARY KEY (rowid>?)"),
+        ("ends_of", {"attempts": ["a"]}, "attempts_1 (attempt=?)"),
+        ("old_feed", {"before": 9.0, "after": 3}, "INTEGER PRIMARY KEY (rowid>? AND rowid<?)"),
+        ("old_receipts", {"before": 9.0}, "receipts_by_age (at<?)"),
     ],
 )
-def test_a_read_of_the_training_fleet_goes_by_its_index(
+def test_a_read_of_the_training_fleet_or_of_what_is_old_goes_by_its_index(
     ledger: SqliteLedger, read: str, asked: dict[str, Any], index: str
 ) -> None:
     queries: list[tuple[str, Any]] = []
@@ -97,6 +107,6 @@ def plan_of(ledger: SqliteLedger, query: str, values: Any) -> list[str]:
 
 def scans(plan: list[str]) -> list[str]:
     """Steps that read a table whole. A partial index holds only what is asked for: it may be read from end to end."""
-    tables = {"jobs", "j", "tasks", "t", "attempts", "feed", "artifacts"}
+    tables = {"jobs", "j", "tasks", "t", "attempts", "feed", "artifacts", "needs", "departed", "receipts", "live"}
     partial = ("INDEX jobs_of_manifest", "INDEX tasks_wanting")
     return [s for s in plan if s.startswith("SCAN ") and s.split()[1] in tables and not s.endswith(partial)]

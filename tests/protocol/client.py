@@ -24,9 +24,9 @@ FROM_HUB: dict[str, tuple[set[str], set[str]]] = {
         {"devices", "index", "rank", "peers", "after"},
     ),
     "no_work": (set(), set()),
-    "job_cancel": ({"task_id", "reason", "grace_seconds"}, {"attempt"}),
+    "job_cancel": ({"task_id", "reason", "grace_seconds"}, {"attempt", "unstarted"}),
     "metrics_response": ({"text"}, set()),
-    "log_request": ({"task_id", "attempt"}, {"offset", "follow"}),
+    "log_request": ({"task_id", "attempt"}, {"offset", "follow", "reached"}),
     "relay_request": ({"relay_id", "task_id"}, {"attempt", "port", "url"}),
     "prewarm_hint": ({"task_id", "snapshot_id"}, {"snapshot_sha"}),
 }

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.protocol.client import Worker
 
 from ostler.core.events import DrainRequested
 from ostler.domain.errors import NotFound
+from ostler.hub.lag import Lag
 from ostler.hub.main import Hub, Server
 from ostler.hub.settings import Settings
 from ostler.ledger.sqlite import SqliteLedger
@@ -142,6 +143,34 @@ class RunningHub:
         """Its socket closes, and the hub has seen that."""
         await worker.drop()
         await self.api.until_status(worker.name, "offline")
+
+    def lag(self) -> Lag:
+        return self._hub.metrics.lag
+
+    def connections(self) -> int:
+        """Of workers."""
+        return len(self._hub.sessions)
+
+    @contextlib.asynccontextmanager
+    async def held_up(self) -> AsyncIterator[None]:
+        """The loop waits in the midst of a turn, as for a ledger that is slow to answer."""
+        loop = self._hub.loop
+        reached, goes_on, confirm = asyncio.Event(), asyncio.Event(), loop.confirm
+
+        async def wait() -> None:
+            reached.set()
+            await goes_on.wait()
+            await confirm()
+
+        loop.confirm = wait
+        turn = asyncio.create_task(loop.turn())
+        await reached.wait()
+        try:
+            yield
+        finally:
+            loop.confirm = confirm
+            goes_on.set()
+            await turn
 
     # Time
 

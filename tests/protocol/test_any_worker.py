@@ -9,7 +9,7 @@ from tests.protocol.client import Worker, message
 from tests.protocol.hub import RunningHub
 
 ROUNDS = 60
-STATES = ["running", "succeeded", "completed", "failed", "cancelled", "returned", "confused"]
+STATES = ["running", "succeeded", "completed", "failed", "cancelled", "returned", "waiting", "confused"]
 
 
 def anything(rng: random.Random, names: list[tuple[str, str]]) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def anything(rng: random.Random, names: list[tuple[str, str]]) -> dict[str, Any]
             return message(kind, **named())
         case _:
             fault = rng.choice(["", "worker", "drain"])
-            return message(kind, **named(), state=rng.choice(STATES[1:-1]), exit_code=rng.randrange(2), fault=fault)
+            return message(kind, **named(), state=rng.choice(STATES[1:-2]), exit_code=rng.randrange(2), fault=fault)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -51,7 +51,7 @@ async def test_whatever_a_worker_says_the_hub_stays_up_and_honest_work_goes_on(
     liar = hub.stranger("liar")
     liar.batch = True
     await liar.connect()
-    await liar.register(protocol={"batch": True})
+    await liar.register(protocol={"batch": True, "ahead": 4})
     names = [("nobody", "none")]
     for _ in range(ROUNDS):
         await (api.submit(max_attempts=50) if rng.random() < 0.6 else act(api, rng, names))

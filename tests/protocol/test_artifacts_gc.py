@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from starlette.types import Message
+from tests.protocol import client
 from tests.protocol.api import Api
 from tests.protocol.hub import RunningHub
 from tests.protocol.puller import Puller, apply, bundle
@@ -59,6 +60,24 @@ async def test_gc_keeps_what_a_succeeded_job_points_to_and_what_is_young(hub: Ru
     aged(hub, young, 61)
     assert (await api.post("/v1/artifacts/gc?older_than_s=0"))["bytes"] == len(young)
     (await api.call("POST", "/v1/artifacts/gc?older_than_s=-1")).problem(422)
+
+
+async def test_what_a_member_of_a_gang_made_stays_while_the_others_run(
+    hub: RunningHub, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    must, may = client.FROM_HUB["job_assign"]
+    monkeypatch.setitem(client.FROM_HUB, "job_assign", (must, may | {"master_port"}))
+    workers, machine, data = [await hub.worker(name) for name in "ab"], hub.caller(hub.join_token), b"first"
+    await put(machine, data)
+    gang = await api.submit(node_count=2)
+    tasks = [await worker.take() for worker in workers]
+    await workers[0].end(tasks[0], artifact_id=sha256(data))
+    await hub.turn()
+    aged(hub, data)
+    assert (await api.post("/v1/artifacts/gc"))["removed"] == []
+    await workers[1].end(tasks[1])
+    assert await api.state(gang) == "succeeded"
+    assert (await api.post("/v1/artifacts/gc"))["removed"] == []
 
 
 async def test_gc_leaves_what_is_being_brought(hub: RunningHub, api: Api) -> None:
@@ -147,6 +166,16 @@ async def test_no_job_that_completes_while_others_collect_loses_its_bytes_or_its
         assert job_id in [job["id"] for job in document["jobs"]]
         assert (hub.state / "artifacts" / document["path"]).read_bytes() == data
         assert (await api.call("GET", at(data))).body == data
+
+
+async def test_an_artifact_that_goes_while_its_metrics_are_looked_for_is_to_be_brought_again(
+    hub: RunningHub, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id, puller = await api.submit(), Puller(hub, "pi")
+    await puller.claim()
+    there = iter((True, False))  # it goes between the two looks
+    monkeypatch.setattr(hub._hub.artifacts._store, "has", lambda _: next(there))
+    assert (await puller.say(job_id, "complete", artifact_id=sha256(DATA))).status == 422
 
 
 async def test_an_artifact_that_is_named_while_the_hub_is_held_up_is_not_taken_for_nobodys(

@@ -245,6 +245,17 @@ async def test_a_revoked_token_also_ends_the_connection_that_it_opened(hub: Runn
     await bystander.beat()
 
 
+async def test_a_token_that_has_expired_also_ends_the_connection_that_it_opened(hub: RunningHub) -> None:
+    made = await hub.api.post("/v1/tokens", {"role": "worker", "user": "w", "expires_s": 15}, 201)
+    worker = hub.stranger("w")
+    worker.token = made["token"]
+    await hub.join(worker)
+    await hub.pass_time(10, beating=[worker])
+    await hub.pass_time(10)
+    await worker.send("heartbeat")
+    assert await worker.closed() == 1008
+
+
 async def test_a_worker_that_leaves_gives_its_token_back(hub: RunningHub) -> None:
     worker = hub.caller(await own_token(hub, "w"))
     assert await worker.post("/v1/leave") == {"name": "w"}

@@ -9,6 +9,8 @@ from tests.protocol.api import Answer, Api
 from tests.protocol.client import Assignment, Worker
 from tests.protocol.hub import RunningHub
 
+from ostler.store import logs
+
 
 @pytest.fixture
 async def worker(hub: RunningHub) -> Worker:
@@ -84,6 +86,41 @@ async def test_a_gap_is_marked_in_the_log(api: Api, worker: Worker, machine: Api
     assert body.startswith(b"head")
     assert b"1000" in body
     assert body.endswith(b"tail")
+
+
+async def test_whoever_goes_on_after_a_gap_is_told_how_far_the_copy_reaches(
+    api: Api, worker: Worker, machine: Api
+) -> None:
+    task = await worker.take(await api.submit())
+    await bring(machine, task, 0, b"head")
+    said = (await bring(machine, task, 4, b"tail", "&gap=1000")).json()
+    assert said["reached"] == 1008
+    refused = (await bring(machine, task, 4, b"again")).problem(409)
+    assert (refused["size"], refused["reached"]) == (said["size"], 1008)
+    async with api.session.get(f"{api.url}/v1/jobs/{task.task_id}/logs?follow=1"):
+        request = await worker.expect("log_request", task_id=task.task_id, attempt=task.attempt)
+        assert (request["offset"], request["reached"]) == (said["size"], 1008)
+        await worker.end(task)
+
+
+async def test_a_reader_is_told_when_the_hub_keeps_no_more_and_gets_the_end(
+    api: Api, worker: Worker, machine: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "MAX_LOG_BYTES", 1000)
+    monkeypatch.setattr(logs, "ENDING_BYTES", 900)
+    task = await worker.take(await api.submit())
+    await bring(machine, task, 0, b"x" * 90)
+    (await bring(machine, task, 90, b"y" * 20)).problem(413)
+    size = (await bring(machine, task, 90, b"y")).problem(409)["size"]
+    (await bring(machine, task, size, b"y")).problem(413)
+    end = f"&ending=1&gap={10**9}"
+    size = (await bring(machine, task, size, b"last words", end)).json()["size"]
+    await bring(machine, task, size, b"!", "&final=1")
+    await worker.end(task)
+    body = (await api.call("GET", f"/v1/jobs/{task.task_id}/logs")).body.decode()
+    assert body.startswith("x" * 90 + "\n[ostler: the hub keeps no more")
+    assert body.count("keeps no more") == 1
+    assert body.endswith(f"[ostler: {10**9} bytes left out here]\nlast words!")
 
 
 # Reading

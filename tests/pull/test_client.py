@@ -108,6 +108,14 @@ def test_somebody_who_says_yes_but_is_no_hub_is_not_believed() -> None:
         pull.Client(scripted.url, "t").claim("pi", {})
 
 
+def test_of_several_hubs_the_next_is_asked_when_one_is_away_or_stands_by(hub: PullHub) -> None:
+    with ScriptedHub(problem(503, "this hub stands by")) as waiting:
+        client = pull.Client(f"http://127.0.0.1:1,{waiting.url}, {hub.url}", "a-token")
+        assert pull.persist(lambda: client.claim("pi", {})) is None
+        assert client.claim("pi", {}) is None
+    assert (len(waiting.requests), len(hub.said)) == (1, 2), "and the one that answered is stayed with"
+
+
 @pytest.mark.parametrize("hub", ["hub.example:7600", "ftp://hub.example", "http://", "", "http://hub:port"])
 def test_an_address_that_is_none_is_refused_at_once(hub: str) -> None:
     with pytest.raises(ValueError, match=r"address of a hub|[Pp]ort"):

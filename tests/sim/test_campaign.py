@@ -14,9 +14,11 @@ import pytest
 from tests.sim.witness import run, run_claims
 
 from ostler.core.check import check
+from ostler.core.placing import ahead
 from ostler.domain import states
+from ostler.domain.worker import Capabilities
 from ostler.sim import world as worlds
-from ostler.sim.campaign import random_job, random_machines, run_seed
+from ostler.sim.campaign import random_job, random_machines, run_seed, short_job
 from ostler.sim.faults import NONE, Faults
 from ostler.sim.world import World
 
@@ -63,6 +65,40 @@ def test_claims_and_connections_break_nothing_together() -> None:
     for seed in (3, 4):
         with told(seed, **size):
             run_seed(seed, **size)
+
+
+def test_machines_that_take_tasks_ahead_break_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames lost, doubled and late, machines and the hub killed, users who come first: check() after every event."""
+    sent: list[int] = []
+    begin = ahead.begin_ahead
+    monkeypatch.setattr(ahead, "begin_ahead", lambda *given: (sent.append(1), begin(*given))[1])
+    size = {"machines": 4, "jobs": 8, "ahead": 8}
+    for seed in (3, 4):
+        with told(seed, **size):
+            run_seed(seed, **size, horizon_s=600.0)
+    assert len(sent) > 100
+
+
+def test_nothing_that_was_sent_ahead_begins_before_there_is_room_for_it() -> None:
+    """Seen from the machine: on a network that loses nothing, no more runs there at once than it has slots."""
+    offer = Capabilities(gpu_backend="cpu", cpu_count=4, memory_gb=8)
+    world = World(7, [(offer, 2), (offer, 2), (offer, 1)], NONE, ahead=16)
+    world.in_order = True  # as on a stream: or one would arrive before the one that it comes after
+    most: dict[str, int] = {}
+    started = world.started
+
+    def counting(machine: Any, process: Any) -> None:
+        most[machine.name] = max(most.get(machine.name, 0), len(machine.processes) - machine.slots)
+        started(machine, process)
+
+    world.started = counting  # type: ignore[method-assign]
+    rng = random.Random(7)
+    for number in range(20):
+        spec, duration = short_job(rng, number)
+        world.at(10 * number, partial(world.submit, spec, duration))
+    world.run(4000)
+    assert not world.unfinished()
+    assert most == {"w000": 0, "w001": 0, "w002": 0}
 
 
 def traced(seed: int, **size: int) -> str:

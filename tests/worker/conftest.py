@@ -9,12 +9,13 @@ import aiohttp
 import pytest
 from tests.worker.scripted_hub import TOKEN, ScriptedHub
 
+from ostler.domain.hubs import Addresses
 from ostler.domain.worker import Capabilities
 from ostler.runtime.process import ProcessRuntime
 from ostler.worker.agent import Agent
 from ostler.worker.api import HubApi
 from ostler.worker.connection import Connection
-from ostler.worker.credentials import Credentials
+from ostler.worker.credentials import Credentials, remember
 from ostler.worker.environment import inherited
 from ostler.worker.gpus import Gpus
 from ostler.worker.launching import Place
@@ -46,14 +47,14 @@ async def working(
     **state: Any,
 ) -> AsyncIterator[Worker]:
     os.makedirs(folder, exist_ok=True)
-    credentials = Credentials(folder, hub, TOKEN)
+    credentials, hubs = Credentials(folder, hub, TOKEN), Addresses(hub)
     runtime = ProcessRuntime(folder)
     facts = {"capabilities": Capabilities(cpu_count=4, memory_gb=8), "batch_slots": 4, "service_slots": 1, **state}
     async with aiohttp.ClientSession() as session:
         agent = Agent(
             State(worker_id="w1", boot_id="boot", **facts),
             runtime,
-            HubApi(session, hub, credentials),
+            HubApi(session, hubs, credentials),
             credentials,
             Place(
                 hub=hub,
@@ -67,11 +68,12 @@ async def working(
         )
         connection = Connection(
             session,
-            hub,
+            hubs,
             credentials,
             on_open=agent.connected,
             on_message=agent.heard,
             on_lost=agent.disconnected,
+            on_told=lambda: remember(folder, hub, hubs.known),
             silence_s=silence_s,
         )
         agent.speak_through(connection.send)

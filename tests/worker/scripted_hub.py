@@ -18,6 +18,11 @@ class ScriptedHub:
         self.acknowledges = {"register", "heartbeat", "job_result"}
         """The types that are answered by an ack, by themselves."""
         self.gives_token = ""
+        self.hubs: list[str] = []
+        """Where hubs are, as it tells whoever registers."""
+        self.role, self.leader = "leader", ""
+        """What it says of itself, and, as a standby, of another."""
+        self.health_asked = 0
         self.refuses_with = 0
         self.unknown_tokens: set[str] = set()
         self.log_status = 0
@@ -53,6 +58,7 @@ class ScriptedHub:
     async def start(self) -> None:
         app = web.Application(client_max_size=64 * 1024 * 1024)
         app.router.add_get("/v1/ws/worker", self._worker)
+        app.router.add_get("/v1/health", self._health)
         app.router.add_get("/v1/ws/relay/{relay}", self._relay)
         app.router.add_post("/v1/tasks/{task}/logs", self._log)
         app.router.add_put("/v1/snapshots/{sha}", self._put_blob)
@@ -121,7 +127,7 @@ class ScriptedHub:
         self.authorizations.append(request.headers.get("Authorization", ""))
         await self._tell()
         if self.refuses_with or self.authorizations[-1].removeprefix("Bearer ") in self.unknown_tokens:
-            return web.Response(status=self.refuses_with or 401)
+            return web.Response(status=self.refuses_with or 401, headers={"Ostler-Leader": self.leader})
         socket = web.WebSocketResponse(max_msg_size=1024 * 1024)
         await socket.prepare(request)
         self.sockets.append(socket)
@@ -133,6 +139,10 @@ class ScriptedHub:
             for message in frame if isinstance(frame, list) else [frame]:
                 await self._take(socket, message["type"], message.get("payload", {}))
         return socket
+
+    async def _health(self, request: web.Request) -> web.Response:
+        self.health_asked += 1
+        return web.json_response({"status": "ok", "role": self.role})
 
     async def _relay(self, request: web.Request) -> web.StreamResponse:
         assert request.headers["Authorization"] == f"Bearer {TOKEN}"
@@ -150,7 +160,8 @@ class ScriptedHub:
         if kind in self.acknowledges:
             echoed = {name: payload[name] for name in ("task_id", "attempt", "sent_at") if name in payload}
             token = {"token": self.gives_token} if self.gives_token and kind == "register" else {}
-            await socket.send_json({"type": "ack", "payload": {"of": kind, **echoed, **token}})
+            hubs = {"hubs": self.hubs} if self.hubs and kind == "register" else {}
+            await socket.send_json({"type": "ack", "payload": {"of": kind, **echoed, **token, **hubs}})
         await self._tell()
 
     async def _log(self, request: web.Request) -> web.Response:
@@ -250,6 +261,7 @@ def assignment(attempt: str, *command: str, **more: Any) -> dict[str, Any]:
         for name in (
             "devices",
             "index",
+            "after",
             "remaining_time",
             "rank",
             "peers",

@@ -17,14 +17,14 @@ async def test_the_first_message_is_a_registration_and_the_next_asks_for_work(hu
         await hub.next("ready_for_work")
     (first, register), (second, ready) = hub.messages[:2]
     assert (first, second) == ("register", "ready_for_work")
-    assert (register["id"], register["boot_id"], register["protocol"]) == ("w1", "boot", {"batch": True})
+    assert (register["id"], register["boot_id"], register["protocol"]) == ("w1", "boot", {"batch": True, "ahead": 128})
     assert register["capabilities"]["cpu_count"] == 4
     assert ready["slots"] == {"batch_total": 4, "batch_in_use": 0, "service_total": 1, "service_in_use": 0}
     assert hub.authorizations == [f"Bearer {TOKEN}"]
 
 
 async def test_a_task_runs_is_accepted_and_its_result_is_told(hub: ScriptedHub, worker: Worker) -> None:
-    await hub.assign("a1", "true")
+    await hub.assign("a1", "sleep", "0.1")
     assert await hub.next("job_accepted") == {"task_id": "job-a1", "attempt": "a1"}
     result = await hub.next("job_result")
     assert result.pop("run_s") > 0

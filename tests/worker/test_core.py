@@ -12,6 +12,7 @@ from ostler.worker.events import (
     Acknowledged,
     Assigned,
     BeatDue,
+    CallBack,
     CancelAsked,
     CollectOutcome,
     Connected,
@@ -56,9 +57,14 @@ def do(state: State, *events: Event) -> list[Effect]:
     return effects
 
 
-def order(attempt: str = "a1", task_id: str = "", *, devices: list[int] | None = None, **spec: Any) -> Order:
+def order(
+    attempt: str = "a1", task_id: str = "", *, devices: list[int] | None = None, after: str = "", **spec: Any
+) -> Order:
     whole = {"id": task_id or f"job-{attempt}", "command": ["true"], **spec}
-    return understand(JobAssign(spec=whole, attempt=attempt, remaining_time=0, devices=devices or []))
+    comes_after = [after] if after else []
+    return understand(
+        JobAssign(spec=whole, attempt=attempt, remaining_time=0, devices=devices or [], after=comes_after)
+    )
 
 
 def ended(attempt: str = "a1", exit_code: int = 0, **more: Any) -> ProcessEnded:
@@ -403,3 +409,95 @@ def test_a_service_that_was_taken_back_is_watched_again() -> None:
     facts = Facts(pool="service", service=True, port=20_001)
     held = Held(attempt="a1", task_id="t", started_at=1.0)
     assert do(state, TookBack([(held, facts)])) == [WatchService(attempt="a1", facts=facts)]
+
+
+# Sent ahead
+
+
+def with_one_ahead() -> State:
+    state = worker()
+    do(state, Assigned(order("a1")), Assigned(order("a2", after="a1")), Assigned(order("a3", after="a2")))
+    return state
+
+
+def test_one_that_was_sent_ahead_is_launched_and_neither_accepted_nor_counted_before_it_begins() -> None:
+    state = worker()
+    do(state, Assigned(order("a1")))
+    effects = do(state, Assigned(order("a2", after="a1")))
+    assert [type(effect) for effect in effects] == [LaunchTask]
+    assert state.slots().batch_in_use == 1
+    assert [(line.attempt, line.state) for line in state.account()] == [("a1", "running"), ("a2", "waiting")]
+
+
+def test_one_that_was_sent_ahead_of_nobody_who_is_here_begins_at_once() -> None:
+    effects = do(worker(), Assigned(order("a2", after="gone")))
+    assert sent(effects) == [JobAccepted(task_id="job-a2", attempt="a2")]
+
+
+def test_the_end_of_the_one_before_is_the_beginning_of_the_next_and_of_no_other() -> None:
+    state = with_one_ahead()
+    assert sent(do(state, ended("a1")), JobAccepted) == [JobAccepted(task_id="job-a2", attempt="a2")]
+    assert [(line.attempt, line.state) for line in state.account()][:2] == [("a2", "running"), ("a3", "waiting")]
+
+
+def test_a_start_that_fails_lets_the_next_begin() -> None:
+    effects = do(with_one_ahead(), LaunchFailed(attempt="a1", error="no disk"))
+    assert sent(effects, JobAccepted) == [JobAccepted(task_id="job-a2", attempt="a2")]
+
+
+def test_one_sent_behind_another_that_ended_before_its_turn_waits_for_what_that_one_waited_for() -> None:
+    state = worker()
+    do(state, Assigned(order("a1")), Assigned(order("a2", after="a1")))
+    do(state, LaunchFailed(attempt="a2", error="the function could not be fetched", by_task=True))
+    (launch,) = do(state, Assigned(order("a3", after="a2")))
+    assert isinstance(launch, LaunchTask) and launch.order.after == ("a1",)
+    assert state.slots().batch_in_use == 1
+    assert sent(do(state, ended("a1")), JobAccepted) == [JobAccepted(task_id="job-a3", attempt="a3")]
+
+
+def test_what_one_waited_for_is_forgotten_when_the_hub_knows_of_its_end() -> None:
+    state = with_one_ahead()
+    do(state, LaunchFailed(attempt="a2", error="no disk"), Acknowledged(task_id="job-a2", attempt="a2"))
+    assert state.instead == {}
+
+
+def test_only_what_has_not_begun_is_called_back() -> None:
+    state = with_one_ahead()
+    asked = {
+        attempt: CancelAsked(task_id=f"job-{attempt}", attempt=attempt, unstarted=True) for attempt in ("a1", "a2")
+    }
+    assert do(state, asked["a1"]) == []
+    assert do(state, asked["a2"]) == [CallBack(attempt="a2")]
+
+
+def test_one_that_was_called_back_is_returned_and_the_next_waits_for_the_one_before_it() -> None:
+    state = with_one_ahead()
+    effects = do(state, ended("a2", 143, stopped="called back"), OutcomeCollected(attempt="a2"))
+    (result,) = sent(effects, JobResult)
+    assert (result.state, result.fault, result.error) == ("returned", "drain", "called back")
+    assert [(line.attempt, line.state) for line in state.account()][:2] == [("a1", "running"), ("a3", "waiting")]
+    assert sent(do(state, ended("a1")), JobAccepted) == [JobAccepted(task_id="job-a3", attempt="a3")]
+
+
+def test_a_call_for_one_that_is_not_here_is_answered() -> None:
+    effects = do(worker(), CancelAsked(task_id="t", attempt="a9", unstarted=True))
+    assert [(one.attempt, one.state) for one in sent(effects, JobResult)] == [("a9", "cancelled")]
+
+
+def test_a_drain_hands_back_what_has_not_begun() -> None:
+    effects = do(with_one_ahead(), DrainAsked())
+    assert [effect for effect in effects if isinstance(effect, CallBack)] == [
+        CallBack(attempt="a2"),
+        CallBack(attempt="a3"),
+    ]
+
+
+def test_what_an_earlier_process_left_waiting_is_told_as_waiting() -> None:
+    state = worker(connected=False)
+    found = [
+        (Held(attempt="a1", task_id="job-a1", started_at=NOW), Facts()),
+        (Held(attempt="a2", task_id="job-a2", started_at=0.0, after=["a1"]), Facts()),
+    ]
+    (hello,) = sent(do(state, TookBack(found), Connected()), Register)
+    assert [(line.attempt, line.state) for line in hello.active_tasks] == [("a1", "running"), ("a2", "waiting")]
+    assert hello.protocol.ahead > 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import cloudpickle
 from tests.worker.conftest import Worker, working
-from tests.worker.scripted_hub import ScriptedHub
+from tests.worker.scripted_hub import ScriptedHub, assignment
 
 COMMAND = ("{python}", "-m", "ostler.task.call")
 
@@ -61,6 +61,22 @@ async def test_a_payload_that_the_hub_does_not_have_fails_the_task(hub: Scripted
     result = await hub.next("job_result")
     assert result["state"] == "failed"
     assert "404" in result["error"]
+
+
+async def test_one_behind_another_whose_payload_is_not_there_waits_for_the_one_that_runs(
+    hub: ScriptedHub, worker: Worker, tmp_path: Path
+) -> None:
+    over = tmp_path / "over"
+    await hub.assign("a1", "sh", "-c", f"until [ -e {over} ]; do sleep 0.02; done")
+    missing = {"ostler.call": {"blob": "0" * 64}}
+    await hub.send_batch(
+        ("job_assign", assignment("a2", *COMMAND, after=["a1"], metadata=missing)),
+        ("job_assign", assignment("a3", "test", "-e", str(over), after=["a2"])),
+    )
+    assert (await hub.next("job_result"))["attempt"] == "a2"
+    over.touch()
+    ends = [await hub.next("job_result") for _ in range(2)]
+    assert {end["attempt"]: end["state"] for end in ends} == {"a1": "succeeded", "a3": "succeeded"}
 
 
 async def test_a_task_can_be_cancelled_while_its_payload_is_fetched(hub: ScriptedHub, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Logs on their way to the hub."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ from tests.worker.conftest import Worker, eventually, working
 from tests.worker.scripted_hub import ScriptedHub
 
 from ostler.worker import logs
-from ostler.worker.logs import END_PART, PIECE, Part, last_parts
+from ostler.worker.logs import BEHIND, END_PART, PIECE, Part, last_parts, next_part
+from ostler.worker.trimming import KEEP_HEAD
 
 
 @pytest.mark.parametrize(
@@ -29,6 +31,31 @@ def test_of_a_long_log_the_beginning_and_the_end_are_sent_and_the_gap_is_told() 
     assert [part.gap for part in parts] == [0, 0, 0, 0, size - 2 * END_PART - 3, 0, 0, 0]
     assert sum(part.length for part in parts) == 2 * END_PART
     assert (parts[0].start, parts[4].start) == (3, size - END_PART)
+
+
+def test_of_a_log_that_was_read_long_ago_only_the_end_is_sent_for_the_middle_may_be_gone() -> None:
+    size = 1000 * PIECE
+    parts = last_parts(KEEP_HEAD + 5, size)
+    assert (parts[0].start, parts[0].gap) == (size - END_PART, size - END_PART - KEEP_HEAD - 5)
+    assert sum(part.length for part in parts) == END_PART
+    nearly = last_parts(KEEP_HEAD - 5, size)
+    assert nearly[0] == Part(KEEP_HEAD - 5, 5)
+    assert nearly[1].gap == size - END_PART - KEEP_HEAD
+
+
+@pytest.mark.parametrize(
+    ("at", "size", "part"),
+    [
+        (0, 10, Part(0, 10)),
+        (5, 3 * PIECE, Part(5, PIECE)),
+        (7, 7 + BEHIND, Part(7, PIECE)),
+        (0, 100 * BEHIND, Part(0, PIECE)),
+        (END_PART - 1, 100 * BEHIND, Part(END_PART - 1, PIECE)),
+        (END_PART, 100 * BEHIND, Part(100 * BEHIND - PIECE, PIECE, 100 * BEHIND - PIECE - END_PART)),
+    ],
+)
+def test_a_reader_gets_the_beginning_in_order_and_then_stays_near_the_end(at: int, size: int, part: Part) -> None:
+    assert next_part(at, size) == part
 
 
 async def test_a_log_is_with_the_hub_before_the_result_is(hub: ScriptedHub, worker: Worker) -> None:
@@ -129,3 +156,61 @@ async def test_a_hub_that_takes_no_log_gets_the_result_all_the_same(
         await hub.next("register")
         await hub.assign("a1", "echo", "one")
         assert (await hub.next("job_result"))["state"] == "succeeded"
+
+
+async def test_a_reader_of_a_flood_is_brought_to_its_end_and_told_what_was_left_out(
+    hub: ScriptedHub, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "PIECE", 1000)
+    monkeypatch.setattr(logs, "END_PART", 2000)
+    monkeypatch.setattr(logs, "BEHIND", 10_000)
+    printed, gate = tmp_path / "printed", tmp_path / "gate"
+    waits = f"while [ ! -e {gate} ]; do sleep 0.02; done"
+    await hub.assign("a1", "sh", "-c", f"seq 1 20000; touch {printed}; {waits}; echo end")
+    await eventually(printed.exists)
+    await hub.send("log_request", task_id="job-a1", attempt="a1", offset=0, follow=True)
+    await hub.until(lambda: hub.logs["job-a1", "a1"].endswith(b"\n20000\n"))
+    whole = "".join(f"{n}\n" for n in range(1, 20_001)).encode()
+    assert _with_gaps_filled(hub.logs["job-a1", "a1"], whole) == whole
+    assert len(hub.logs["job-a1", "a1"]) < 5000
+    gate.touch()
+    await hub.next("job_result")
+    assert hub.logs["job-a1", "a1"].endswith(b"\n20000\nend\n")
+
+
+def _with_gaps_filled(copy: bytes, whole: bytes) -> bytes:
+    """What the task printed, if the copy tells the truth about what it lacks."""
+    found = b""
+    for number, part in enumerate(re.split(rb"\[(\d+) bytes left out\]", copy)):
+        found += part if number % 2 == 0 else whole[len(found) : len(found) + int(part)]
+    return found
+
+
+async def test_a_hub_that_takes_no_more_is_not_asked_again_and_gets_the_end_all_the_same(
+    hub: ScriptedHub, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "LOOK_S", 0.0)
+    gate = tmp_path / "gate"
+    await hub.assign("a1", "sh", "-c", f"echo one; while [ ! -e {gate} ]; do sleep 0.02; done; echo two")
+    hub.log_status = 413
+    await hub.send("log_request", task_id="job-a1", attempt="a1", offset=0, follow=True)
+    await hub.until(lambda: hub.requests)
+    for ghost in ("g1", "g2", "g3"):  # each takes as long as another try would
+        await hub.send("job_cancel", task_id="ghost", attempt=ghost, reason="", grace_seconds=1)
+        await hub.next("job_result")
+    assert len(hub.requests) == 1
+    hub.log_status = 0
+    gate.touch()
+    await hub.next("job_result")
+    assert hub.logs["job-a1", "a1"] == b"one\ntwo\n"
+
+
+async def test_a_request_says_how_far_a_copy_with_gaps_reaches(hub: ScriptedHub, worker: Worker) -> None:
+    hub.log_status = 404
+    await hub.assign("a1", "sh", "-c", "echo onetwo")
+    await hub.next("job_result")
+    hub.log_status = 0
+    hub.logs["job-a1", "a1"] = b"[3 bytes left out]"
+    await hub.send("log_request", task_id="job-a1", attempt="a1", offset=18, reached=3, follow=True)
+    await hub.until(lambda: hub.finals == [("job-a1", "a1")])
+    assert hub.logs["job-a1", "a1"] == b"[3 bytes left out]two\n"

@@ -16,6 +16,7 @@ from ostler.cli.programs import DryRun, Offering, StateDir, System, read_labels
 from ostler.cli.render.terminal import note
 from ostler.cli.render.words import clean
 from ostler.domain.errors import BadInput, Conflict, NotAuthenticated, OstlerError
+from ostler.domain.hubs import same_fleet
 from ostler.domain.names import worker_name
 
 if TYPE_CHECKING:
@@ -134,6 +135,9 @@ def options_of(ctx: typer.Context, state: Path) -> list[str]:
     if variable := os.environ.get("OSTLER_LEDGER"):
         config.refuse_password(variable, "OSTLER_LEDGER")
         given.setdefault("ledger", variable)
+    for option in ("store", "url"):
+        if variable := os.environ.get(f"OSTLER_{option.upper()}"):
+            given.setdefault(option, variable)
     given["state_dir"] = state
     words = []
     for parameter in ctx.command.params:
@@ -173,7 +177,7 @@ def _show(keeper: "Manager", service: "Service") -> int:
 
 
 def _refuse_another_hub(known: "Enrolment | None", wanted: "Enrolment") -> None:
-    if known is not None and known.hub != wanted.hub:
+    if known is not None and not same_fleet(known.hub, wanted.hub):
         raise Conflict(
             f"{known.name} of this machine serves {known.hub}; `ostler leave --name {known.name}` ends that, "
             "and with --name the machine can serve both"

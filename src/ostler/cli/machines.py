@@ -73,7 +73,7 @@ def status(access: Access, json: Json = False) -> int:
         if json:
             show_json({**totals, "machines": machines, "oldest_pending": oldest})
             return exits.DONE
-        names, url = _names(hub), hub.url
+        names, url = _names(hub), hub.address
     from ostler.cli.render.machines import status_screen
 
     show_parts(status_screen(url, totals, machines, names, oldest))

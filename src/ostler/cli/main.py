@@ -15,6 +15,7 @@ from ostler.cli import (
     follow,
     foresee,
     jobs,
+    keeping,
     machines,
     manifest,
     models,
@@ -122,6 +123,9 @@ def _register() -> None:
     token.command("create", cls=Command)(spread(tokens.create))
     token.command("list", cls=Command)(spread(tokens.list_tokens))
     token.command("revoke", cls=Command)(spread(tokens.revoke))
+    app.command("backup", cls=Command, rich_help_panel=fleet)(spread(keeping.backup))
+    app.command("restore", cls=Command, rich_help_panel=fleet)(spread(keeping.restore))
+    app.command("doctor", cls=Command, rich_help_panel=fleet)(spread(keeping.doctor))
     config = _group("config", "What is set, and where it came from.", fleet, no_args_is_help=True)
     config.command("show", cls=Command)(spread(settings.show))
 

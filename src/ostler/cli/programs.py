@@ -46,6 +46,24 @@ LedgerUrl = Annotated[
         show_default=False,
     ),
 ]
+StoreDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="DIR",
+        help="Where logs, artifacts, snapshots and checkpoints are, for all hubs on one ledger; else $OSTLER_STORE, "
+        "else ostler.toml's, else the state folder.",
+    ),
+]
+OwnUrl = Annotated[
+    str,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Where workers, clients and other hubs reach this one, if not where it listens.",
+        show_default=False,
+    ),
+]
 Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Listen here; 0.0.0.0 for other machines.")]
 Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Listen on this port; 0: a free one.")]
 GatewayPort = Annotated[
@@ -76,6 +94,8 @@ def hub(
     config_file: ConfigFile = None,
     manifest: ManifestFile = None,
     ledger: LedgerUrl = "",
+    store: StoreDir = None,
+    url: OwnUrl = "",
     log_level: LogLevel = "info",
     stop_on_eof: Leashed = False,
     install: Annotated[bool, typer.Option("--install", help="As a service of this machine, from now on.")] = False,
@@ -104,6 +124,8 @@ def hub(
         config=config_file,
         manifest=manifest,
         ledger=ledger,
+        store=store,
+        url=url,
     )
     return run(options)
 
@@ -163,7 +185,7 @@ def worker(
 
     return run(
         WorkerOptions(
-            hub=config.hub_url(access.hub),
+            hub=config.hub_url(access.hub, state),
             token=config.read_token(access.token, state, "join"),
             name=offering.name or socket.gethostname(),
             labels=labels,

@@ -18,7 +18,8 @@ def connect(access: Access) -> "Hub":
 
     # What a retry has to say, the error says in the end if there is one.
     logging.getLogger("ostler.client").setLevel(logging.ERROR)
-    state, url = config.state_dir(access.state_dir), config.hub_url(access.hub)
+    state = config.state_dir(access.state_dir)
+    url = config.hub_url(access.hub, state)
     try:
         return Hub(url, config.read_token(access.token, state, "admin"))
     except NotAuthenticated:

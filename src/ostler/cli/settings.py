@@ -1,15 +1,20 @@
 """`ostler config show`: what applies, and where it came from."""
 
 import os
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ostler import config
 from ostler.cli import exits
 from ostler.cli.options import Access, Json
 from ostler.cli.render.terminal import show as show_parts
 from ostler.cli.render.terminal import show_json
+from ostler.cli.render.words import gib, span
 from ostler.domain.errors import NotAuthenticated
+
+if TYPE_CHECKING:
+    from ostler.domain.retention import Retention
 
 
 def show(access: Access, json: Json = False) -> int:
@@ -30,7 +35,7 @@ def show(access: Access, json: Json = False) -> int:
 def settings(access: Access) -> list[dict[str, Any]]:
     state = config.state_dir(access.state_dir)
     return [
-        {"setting": "hub", "value": config.hub_url(access.hub), "from": origin(access.hub, "hub")},
+        {"setting": "hub", "value": config.hub_url(access.hub, state), "from": origin(access.hub, "hub")},
         {"setting": "state-dir", "value": str(state), "from": origin(access.state_dir, "state-dir")},
         _token(access, state),
         *_of_the_hub(state),
@@ -47,6 +52,8 @@ def _of_the_hub(state: Path) -> list[dict[str, Any]]:
     limits = {"quotas": found.quotas.default, **{f"quotas.users.{user}": q for user, q in found.quotas.users.items()}}
     rows = [{"setting": "config", "value": str(path) if path else "none", "from": origin(None, "config")}]
     rows.append(_ledger(found.ledger, source, state))
+    rows.append(_store(found.store, source, state))
+    rows.append({"setting": "retention", "value": _retention(found.retention), "from": source})
     rows += [
         {"setting": f"templates.{name}", "value": _told(one), "from": source} for name, one in found.templates.items()
     ]
@@ -64,6 +71,27 @@ def _ledger(in_file: str, source: str, state: Path) -> dict[str, Any]:
         "value": shown(chosen, state),
         "from": source if where == "default" and in_file else where,
     }
+
+
+def _store(in_file: str, source: str, state: Path) -> dict[str, Any]:
+    where = origin(None, "store")
+    return {
+        "setting": "store",
+        "value": str(config.store_dir(None, in_file, state)),
+        "from": source if where == "default" and in_file else where,
+    }
+
+
+def _retention(chosen: "Retention") -> str:
+    return ", ".join(f"{name} = {_limit(name, getattr(chosen, name))}" for name in chosen.__struct_fields__)
+
+
+def _limit(name: str, value: float) -> str:
+    if value == inf:
+        return "never"
+    if name == "most_jobs":
+        return f"{value:.0f}"
+    return gib(value / 1024**3) if name.startswith("most_") else span(value)
 
 
 def _told(template: dict[str, Any]) -> str:

@@ -13,6 +13,8 @@ class HubUnreachable(OstlerError):
 
     status = 503
     title = "hub unreachable"
+    leader: str | None = None
+    """Of a hub that stands by, and has done nothing but say so: where the one that leads is, where there is one."""
 
 
 class HubFailed(OstlerError):

@@ -36,6 +36,11 @@ class Hub:
         self.patience = patience or Patience()
         self._transport = Transport(self.url, token, self.patience)
 
+    @property
+    def address(self) -> str:
+        """That of the hub that answers, where `url` names several."""
+        return self._transport.addresses.current
+
     def close(self) -> None:
         self._transport.close()
 

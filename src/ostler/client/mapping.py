@@ -76,6 +76,14 @@ class Calls:
                 raise still_running(self.document, timeout)
             shortest_s = max(FIRST_PAUSE_S, min(PATIENCE * (time.monotonic() - begun), MOST_PATIENCE_S))
             pause_s = shortest_s if found else min(pause_s * 1.5, LONGEST_PAUSE_S)
+            if found and len(found) < self._batch:
+                self._gather(min(shortest_s, max(0.0, left_s)))
+
+    def _gather(self, wait_s: float) -> None:
+        """Let more outcomes come together before the next are fetched; no longer than until the last is there."""
+        if not self.done and not self._over:
+            with contextlib.suppress(HubUnreachable):
+                self._over = self._hub.job(self.job_id, wait=wait_s)["state"] in TERMINAL
 
     def _fetch(self) -> None:
         """The next batch of outcomes that the hub has and that are not here yet."""

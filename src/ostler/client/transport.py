@@ -1,6 +1,5 @@
 """Requests to a hub: pooled connections, problem documents as exceptions, and patience while a hub restarts."""
 
-import itertools
 import logging
 import random
 import time
@@ -24,11 +23,14 @@ from urllib3.exceptions import (
 from ostler import __version__
 from ostler.client.errors import BadInput, HubUnreachable, from_problem
 from ostler.domain.errors import NotAuthenticated
+from ostler.domain.hubs import LEADER_HEADER, Addresses
 
 CONNECTIONS = 256
 """Kept open for the next request; never more than were in use at once, so a high number costs nothing."""
 CONNECT_S = 5.0
 READ_S = 60.0
+HASTY_S = 5.0
+"""For the first answer, where there are other hubs to ask: of those, one may lead by now."""
 SEND_BYTES = 256 * 1024
 BUSY = (502, 503, 504)
 """Answers of a hub that stops or starts, or of a proxy before one that is away."""
@@ -85,7 +87,7 @@ class Transport:
     def __init__(self, url: str, token: str, patience: Patience) -> None:
         if not all(" " < char < "\x7f" for char in token):
             raise NotAuthenticated("the token holds characters that no token has; was it cut or wrapped?")
-        self.url = url
+        self.addresses = Addresses(url)
         self.patience = patience
         self._met = False
         headers = {"User-Agent": f"ostler/{__version__}", "Accept-Encoding": "identity"}
@@ -114,32 +116,45 @@ class Transport:
         wants to type again: it waits for a hub that this object has never met, too.
         """
         give_up_at = time.monotonic() + self.patience.total_s
-        for tried in itertools.count(1):
+        hasty = repeatable and len(self.addresses.known) > 1 and not isinstance(body, Upload)
+        tried = 0
+        while True:
+            address = self.addresses.current
             try:
-                return self._once(method, path, query, body, headers, read_s)
+                wait_s = read_s - READ_S + HASTY_S if hasty else read_s
+                return self._once(address, method, path, query, body, headers, wait_s)
             except HubUnreachable as error:
-                never_sent = isinstance(error.__cause__, (NewConnectionError, ConnectTimeoutError))
+                hasty = hasty and not isinstance(error.__cause__, ReadTimeoutError)
+                if not (repeatable or _never_taken(error)):
+                    raise
+                if self.addresses.failed(address, error.leader or ""):
+                    continue
+                tried += 1
                 pause_s = self.patience.pause_s(tried)
-                late = tried >= self._tries(insist) or time.monotonic() + pause_s > give_up_at
-                if late or not (repeatable or never_sent):
+                if tried >= self._tries(insist) or time.monotonic() + pause_s > give_up_at:
                     raise
                 _log.warning("%s; trying again in %.1f s", error, pause_s)
                 time.sleep(pause_s)
-        raise AssertionError("unreachable")
 
     def stream(
         self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None, read_s: float = READ_S
     ) -> urllib3.BaseHTTPResponse:
-        """An answer that is read as it comes: tried once, because only the reader knows where to go on."""
-        response = self._open("GET", path, query, None, headers, read_s)
-        if response.status >= 400:
-            with response:
-                self._refuse(response.status, self._rest(response), "GET", path)
-        return response
+        """An answer that is read as it comes: each hub is tried once, because only the reader knows where to go on."""
+        while True:
+            address = self.addresses.current
+            try:
+                response = self._open(address, "GET", path, query, None, headers, read_s)
+                if response.status >= 400:
+                    with response:
+                        self._refuse(response, self._rest(response), f"GET {address}{path}")
+                return response
+            except HubUnreachable as error:
+                if not self.addresses.failed(address, error.leader or ""):
+                    raise
 
     def unreachable(self, error: Exception) -> HubUnreachable:
         found = HubUnreachable(
-            f"no hub answers at {self.url} ({_reason(error)}); start one with 'ostler up', "
+            f"no hub answers at {self.addresses} ({_reason(error)}); start one with 'ostler up', "
             "or name the right one (--hub, OSTLER_HUB)"
         )
         found.__cause__ = error
@@ -151,6 +166,7 @@ class Transport:
 
     def _once(
         self,
+        address: str,
         method: str,
         path: str,
         query: Query | None,
@@ -158,15 +174,17 @@ class Transport:
         headers: Mapping[str, str] | None,
         read_s: float,
     ) -> Answer:
-        response = self._open(method, path, query, body, headers, read_s)
+        response = self._open(address, method, path, query, body, headers, read_s)
         with response:
             data = self._rest(response)
         if response.status >= 400:
-            self._refuse(response.status, data, method, path)
+            self._refuse(response, data, f"{method} {address}{path}")
+        self.addresses.answered()
         return Answer(response.status, data, response.headers)
 
     def _open(
         self,
+        address: str,
         method: str,
         path: str,
         query: Query | None,
@@ -175,7 +193,7 @@ class Transport:
         read_s: float,
     ) -> urllib3.BaseHTTPResponse:
         given = {name: value for name, value in (query or {}).items() if value is not None}
-        url = self.url + path + ("?" + urlencode(given) if given else "")
+        url = address + path + ("?" + urlencode(given) if given else "")
         timeout = urllib3.Timeout(connect=CONNECT_S, read=read_s)
         try:
             response = self._pool.request(
@@ -188,7 +206,7 @@ class Transport:
                 redirect=False,
             )
         except LocationParseError:
-            raise BadInput(f"hub: {self.url!r} is not an address", [("hub", "not an http(s) URL")]) from None
+            raise BadInput(f"hub: {address!r} is not an address", [("hub", "not an http(s) URL")]) from None
         except HTTPError as error:
             raise self.unreachable(error) from error
         return response
@@ -201,9 +219,18 @@ class Transport:
         self._met = True
         return data
 
-    def _refuse(self, status: int, body: bytes, method: str, path: str) -> None:
-        error = from_problem(status, body, f"{method} {self.url}{path}")
-        raise self.unreachable(error) if status in BUSY else error
+    def _refuse(self, response: urllib3.BaseHTTPResponse, body: bytes, where: str) -> None:
+        error = from_problem(response.status, body, where)
+        if response.status not in BUSY:
+            raise error
+        busy = self.unreachable(error)
+        busy.leader = response.headers.get(LEADER_HEADER)
+        raise busy
+
+
+def _never_taken(error: HubUnreachable) -> bool:
+    """It did not arrive, or at a hub that stands by."""
+    return error.leader is not None or isinstance(error.__cause__, (NewConnectionError, ConnectTimeoutError))
 
 
 def _reason(error: Exception) -> str:

@@ -6,13 +6,13 @@ holding). The first may change at once; the second only when the worker says so.
 
 import zlib
 
-from ostler.core import checkpoints
+from ostler.core import chain, checkpoints
 from ostler.core.effects import AssignTask, CancelTask, Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
 from ostler.core.queueing.bound import bind, unbind
 from ostler.core.queueing.usage import START_QUANTUM_S, weight
-from ostler.core.room import Holding, holding
-from ostler.core.timers import COOLDOWN, RUNTIME
+from ostler.core.room import NOTHING, Holding, holding
+from ostler.core.timers import ACCEPTANCE, COOLDOWN, RUNTIME
 from ostler.domain import states
 from ostler.domain.job import STOP_GRACE_S
 from ostler.domain.resources import Grant
@@ -24,11 +24,34 @@ COOLDOWN_MAX_S = 600.0
 LOOK_AGAIN_S = 600.0
 """A budget is looked at this often: reminders of what has long ended must not pile up for a day."""
 MASTER_PORTS = (20_000, 32_000)
+CALLED_BACK = "called back"
 
 
 def begin(fleet: Fleet, job: Job, worker: Worker, grant: Grant, why: str, now: float) -> Attempt:
     """Authorise the job's first waiting task to run there: reserved from now on, confirmed by the worker's
     acceptance."""
+    attempt = _authorise(fleet, job, worker, holding(job.shape.request, grant), why, now)
+    unbind(fleet, job.id)
+    fleet.room_makers.pop(job.id, None)
+    fleet.charge(job.user, START_QUANTUM_S * weight(attempt.held, worker.offer, fleet.policy), now)
+    if worker.ahead:
+        fleet.look_ahead[worker.id] = None
+    return attempt
+
+
+def begin_ahead(fleet: Fleet, job: Job, before: Attempt, now: float) -> Attempt:
+    """The same in the room of one that runs there, from its end on: until then it holds nothing and counts for
+    nobody."""
+    why = f"sent ahead: it starts on {before.worker_id} when {before.task_id} ends"
+    will = before.held if before.will is None else before.will
+    attempt = _authorise(fleet, job, fleet.workers[before.worker_id], NOTHING, why, now, will)
+    chain.follow(fleet, before, attempt)
+    return attempt
+
+
+def _authorise(
+    fleet: Fleet, job: Job, worker: Worker, held: Holding, why: str, now: float, will: Holding | None = None
+) -> Attempt:
     index = job.waiting[0][0]
     fleet.take_waiting(job, index)
     task = fleet.task(job, index)
@@ -37,7 +60,9 @@ def begin(fleet: Fleet, job: Job, worker: Worker, grant: Grant, why: str, now: f
         task_id=task.id,
         task=task,
         worker_id=worker.id,
-        held=holding(job.shape.request, grant),
+        held=held,
+        will=will,
+        counted=will is None,
         phase="assigned",
         assigned=now,
         assigned_at=fleet.wall(now),
@@ -50,10 +75,36 @@ def begin(fleet: Fleet, job: Job, worker: Worker, grant: Grant, why: str, now: f
     task.exit_code = None
     set_state(fleet, task, states.ASSIGNED, "", now)
     fleet.touch_attempt(attempt)
-    unbind(fleet, job.id)
-    fleet.room_makers.pop(job.id, None)
-    fleet.charge(job.user, START_QUANTUM_S * weight(attempt.held, worker.offer, fleet.policy), now)
     return attempt
+
+
+def has_begun(fleet: Fleet, attempt: Attempt, now: float) -> None:
+    """Its worker has started it, or has seen its end: if it was sent ahead, those before it are gone, whether that was
+    told or not."""
+    if attempt.after is not None:
+        has_begun(fleet, attempt.after, now)
+        spend_time(fleet, attempt.after, now)
+        attempt.after.started = None  # what it ran is counted
+        _hand_over(fleet, attempt.after, now)
+
+
+def _hand_over(fleet: Fleet, attempt: Attempt, now: float) -> None:
+    """Its follower is to be accepted from now on, and to be paid for."""
+    follower = chain.hand_over(fleet, attempt)
+    fleet.timers.add(now + ACCEPT_WITHIN_S, ACCEPTANCE, follower.id)
+    assert follower.task is not None
+    rate = weight(follower.held, fleet.workers[follower.worker_id].offer, fleet.policy)
+    fleet.charge(follower.task.job.user, START_QUANTUM_S * rate, now)
+
+
+def call_back(fleet: Fleet, attempt: Attempt) -> list[Effect]:
+    """Ask for it, and for all behind it, if they have not begun: the last first, so that none moves up meanwhile."""
+    effects: list[Effect] = []
+    for one in reversed([attempt, *chain.behind(attempt)]):
+        if not one.recalled:
+            one.recalled = True
+            effects += cancel_message(fleet, one)
+    return effects
 
 
 def assignment(fleet: Fleet, attempt: Attempt) -> AssignTask:
@@ -76,6 +127,7 @@ def assignment(fleet: Fleet, attempt: Attempt) -> AssignTask:
         master_port=master_port(job),
         checkpoint=task.checkpoint,
         checkpoint_by=task.checkpoint_by,
+        after=(attempt.after.id,) if attempt.after is not None else (),
     )
 
 
@@ -105,6 +157,8 @@ def accept(fleet: Fleet, attempt: Attempt, now: float) -> None:
     """The worker has started it, or says that it still runs."""
     task = attempt.task
     assert task is not None
+    if attempt.after is not None:
+        has_begun(fleet, attempt, now)
     if not attempt.accepted:
         start_clock(fleet, attempt, task, now)
     if attempt.phase == "assigned":
@@ -114,14 +168,15 @@ def accept(fleet: Fleet, attempt: Attempt, now: float) -> None:
         set_state(fleet, task, states.RUNNING, "", now)
 
 
-def start_clock(fleet: Fleet, attempt: Attempt, task: Task, now: float) -> None:
+def start_clock(fleet: Fleet, attempt: Attempt, task: Task, now: float, *, watched: bool = True) -> None:
     """From here on it counts as started, and what it runs is spent."""
     attempt.accepted = True
     attempt.started = now
     attempt.started_at = fleet.wall(now)
     if task.started_at is None:
         task.started_at = attempt.started_at
-    watch_budget(fleet, attempt, now)
+    if watched:
+        watch_budget(fleet, attempt, now)
 
 
 def watch_budget(fleet: Fleet, attempt: Attempt, now: float) -> None:
@@ -131,11 +186,12 @@ def watch_budget(fleet: Fleet, attempt: Attempt, now: float) -> None:
 
 def stop(fleet: Fleet, attempt: Attempt, reason: str) -> list[Effect]:
     """Tell the worker to end it. Its room stays taken until its end is seen."""
+    behind = call_back(fleet, attempt.follower) if attempt.follower is not None else []
     if attempt.phase != "lapsed":
         attempt.phase = "stopping"
     attempt.stop_reason = attempt.stop_reason or reason
     fleet.touch_attempt(attempt)
-    return cancel_message(fleet, attempt)
+    return behind + cancel_message(fleet, attempt)
 
 
 def may_be_on_its_way(attempt: Attempt) -> bool:
@@ -163,7 +219,8 @@ def cancel_message(fleet: Fleet, attempt: Attempt) -> list[Effect]:
             session=worker.session,
             task_id=attempt.task_id,
             attempt=named,
-            reason=attempt.stop_reason or "cancelled",
+            reason=attempt.stop_reason or (CALLED_BACK if attempt.recalled else "cancelled"),
+            unstarted=attempt.recalled and not attempt.stop_reason,
             grace_s=attempt.task.job.terms.stop_s if attempt.task is not None else STOP_GRACE_S,
         )
     ]
@@ -198,7 +255,15 @@ def release(fleet: Fleet, attempt: Attempt, outcome: str, reason: str, now: floa
     attempt.reason = reason or attempt.stop_reason
     attempt.finished_at = fleet.wall(now)
     fleet.touch_attempt(attempt)
+    if attempt.after is not None:
+        chain.close_gap(fleet, attempt)
+    elif attempt.follower is not None:
+        _hand_over(fleet, attempt, now)
+    if worker.ahead or fleet.ahead_on:
+        fleet.look_ahead[worker.id] = None
     fleet.give(worker, attempt)
+    if fleet.quotas.limit_what_runs:  # whom one kept from a machine that is held may have it now
+        fleet.index.unasked |= dict.fromkeys(fleet.index.held)
     if attempt.heir is not None:
         _inherit(fleet, attempt, attempt.heir, now)
     task = attempt.task
@@ -354,6 +419,7 @@ def blame(fleet: Fleet, worker: Worker, now: float) -> None:
         worker.cooling = True
         worker.cooling_until = now + pause
         fleet.timers.add(worker.cooling_until, COOLDOWN, worker.id)
+        fleet.look_ahead[worker.id] = None
         fleet.index.room_changed(worker)
         fleet.announce(
             now, "worker", worker.id, state="cooling", reason=f"{worker.faults} failures of its own in a row"

@@ -3,17 +3,19 @@
 import math
 from collections import Counter
 
+from ostler.core import chain
 from ostler.core import index as indexes
 from ostler.core.claims import LEASE_S
 from ostler.core.fleet import Fleet, Job, Worker
 from ostler.core.index import bits
 from ostler.core.match import unmet, unmet_by_claim, unmet_health, unmet_trust
 from ostler.core.placing.place import settled
+from ostler.core.placing.worth import Kind, machine_of
 from ostler.core.queueing.backfill import fits_beside
 from ostler.core.queueing.holds import BESIDE, IN_TIME
 from ostler.core.queueing.queue import band_key
 from ostler.core.ranges import RangeSet
-from ostler.core.room import Room, gpu_thousandths
+from ostler.core.room import NOTHING, Room, gpu_thousandths
 from ostler.core.timers import LEASE, PREFERENCE
 from ostler.domain import states
 
@@ -39,10 +41,13 @@ def check(fleet: Fleet, now: float, *, after_pass: bool = True) -> None:
     counted = Counter(job.state for job in fleet.jobs.values())
     _need(counted == Counter(fleet.job_counts), "the counts of jobs by state are not those of the jobs")
     _queue_holds_what_waits(fleet)
+    _chains_are_whole(fleet)
     _index_agrees_with_the_matcher(fleet, now, idle_too=after_pass)
+    _free_gpus_are_counted(fleet)
     _holds_and_machines_agree(fleet)
     if after_pass:
         _holds_are_kept(fleet)
+        _nobody_is_passed_over_by_those_ahead(fleet)
         _need(settled(fleet), "something waits that a worker could take")
 
 
@@ -175,7 +180,8 @@ def _counts_by_user_are_true(fleet: Fleet) -> None:
     yielding: dict[float, dict[str, int]] = {}
     for attempt in fleet.held.values():
         assert attempt.task is not None
-        _need(attempt.counted == (attempt.phase != "lapsed"), f"{attempt.id} is {attempt.phase} and miscounted")
+        counts = attempt.phase != "lapsed" and attempt.after is None
+        _need(attempt.counted == counts, f"{attempt.id} is {attempt.phase} and miscounted")
         if attempt.counted:
             used = running.setdefault(attempt.task.job.user, [0, 0])
             used[0] += 1
@@ -200,6 +206,40 @@ def _queue_holds_what_waits(fleet: Fleet) -> None:
         if job.may_be_placed():
             pending |= job.shape.bit
     _need(pending == fleet.queue.pending, "the queue's shapes are not those of the jobs that wait")
+
+
+def _chains_are_whole(fleet: Fleet) -> None:
+    """Whoever was sent ahead holds nothing, and waits for one that is there and that nobody else waits for."""
+    for worker in fleet.workers.values():
+        ahead = [one for one in worker.attempts.values() if one.after is not None]
+        _need(len(ahead) == fleet.ahead_on.get(worker.id, 0), f"{worker.id}: those sent ahead are miscounted")
+        for one in worker.attempts.values():
+            if one.after is not None:
+                _need(one.after.follower is one, f"{one.task_id} waits for one that another follows")
+                _need(worker.attempts.get(one.after.id) is one.after, f"{one.task_id} waits for one that is gone")
+                _need(one.held is NOTHING and one.will is not None, f"{one.task_id} was sent ahead and holds room")
+                _need(not one.accepted, f"{one.task_id} has begun and still waits")
+            follows = one.follower is None or one.follower.after is one
+            _need(follows, f"{one.task_id} is followed by one that does not wait for it")
+            gone = one.held is NOTHING and one.after is None
+            _need(not (gone and one.follower), f"{one.task_id} has no room to leave, and is waited for")
+
+
+def _nobody_is_passed_over_by_those_ahead(fleet: Fleet) -> None:
+    """Of the room that the first of a chain leaves: nobody waits for it who would have it before those behind."""
+    for name in fleet.ahead_on:
+        worker = fleet.workers[name]
+        for first in worker.attempts.values():
+            ahead = [one for one in chain.behind(first) if not one.recalled and one.is_current()]
+            if first.after is not None or not ahead or not worker.connected:
+                continue
+            _need(worker.is_open and name not in fleet.holds.on, f"tasks were sent ahead to {name}, which is not open")
+            shapes = fleet.index.would_fit(worker, first.held)
+            for one in ahead:
+                assert one.task is not None
+                job = one.task.job
+                passed = fleet.queue.is_passed_over(shapes, band_key(job), job.user)
+                _need(not passed, f"{one.task_id} was sent ahead to {name}, where another comes first")
 
 
 def _holds_and_machines_agree(fleet: Fleet) -> None:
@@ -235,16 +275,24 @@ def _holds_are_kept(fleet: Fleet) -> None:
             _need(fits, f"{job_id} has no room on {worker.id} beside those let in")
 
 
+def _free_gpus_are_counted(fleet: Fleet) -> None:
+    counted: Counter[Kind] = Counter()
+    for worker in fleet.workers.values():
+        machine = machine_of(worker.offer)
+        if machine is not None and worker.is_open and worker.id not in fleet.index.held:
+            counted[machine.kind] += worker.room.free_devices()
+    _need(counted == Counter(fleet.index.machines.free_gpus), "the free GPUs by kind are not those of the workers")
+
+
 def _index_agrees_with_the_matcher(fleet: Fleet, now: float, *, idle_too: bool) -> None:
     """Idle shapes, of which there are many, are looked at once in a batch."""
     given = [worker for worker in fleet.workers.values() if not unmet_health(worker, now)]
     asking = [worker for worker in fleet.workers.values() if worker.only_claims and not unmet_trust(worker, now)]
     claimable = {worker.id: fleet.index.claimable(worker) for worker in asking}
-    placeable = looked_at = 0
+    placeable = 0
     for shape in fleet.index.shapes():
         if not shape.jobs and not idle_too:
             continue
-        looked_at |= shape.bit
         truth = 0
         for worker in given:
             held = fleet.index.held.get(worker.id)
@@ -253,13 +301,12 @@ def _index_agrees_with_the_matcher(fleet: Fleet, now: float, *, idle_too: bool) 
                 _need(agrees, f"the index is wrong about {shape.request} on {worker.id}, which is held")
             elif not unmet(shape.request, worker, now):
                 truth |= fleet.index.bit_of(worker.id)
-                fits = fleet.index.fits_of(worker.id) & shape.bit
-                _need(bool(fits), f"{worker.id} can take {shape.request} and the index says no")
         for worker in asking:
             fits = not unmet_by_claim(shape.request, worker, now)
             agrees = fits == bool(claimable[worker.id] & shape.bit)
             _need(agrees, f"the index is wrong about whether {worker.id} may claim {shape.request}")
-        wrong = [fleet.index.worker_at(number) for number in bits(truth ^ shape.workers)]
+        wrong = [fleet.index.worker_at(number) for number in bits(truth ^ fleet.index.workers_of(shape))]
         _need(not wrong, f"the index is wrong about {shape.request} on {wrong[:3]}")
         placeable |= shape.bit if truth.bit_count() >= shape.request.nodes else 0
-    _need(placeable == fleet.index.placeable & looked_at, "the index is wrong about which shapes can be placed")
+    overlooked = placeable & fleet.queue.pending & ~fleet.index.candidates()
+    _need(not overlooked, "something waits that could be placed, and the next pass would not look at it")

@@ -4,14 +4,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from ostler.core import attempts, claims, jobs, outcomes, workers
+from ostler.core import attempts, chain, claims, jobs, outcomes, workers
 from ostler.core.effects import CloseSession, Effect
-from ostler.core.fleet import Fleet, Worker
+from ostler.core.fleet import Attempt, Fleet, Worker
 from ostler.core.foresight import explain
 from ostler.core.queueing.bound import KEPT_FOR_S, unbind
 from ostler.core.reports import STOPPED_BY_BUDGET
 from ostler.core.timers import (
     ACCEPTANCE,
+    AHEAD,
     CONTACT,
     COOLDOWN,
     GRACE,
@@ -78,13 +79,24 @@ def _acceptance(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:
         worker.silent_about_at = now
         attempts.blame(fleet, worker, now)
     if task.job.terms.stops_alone:
-        effects = attempts.stop(fleet, attempt, reason) + outcomes.again(fleet, task, reason, now)
-        return effects + _begin_anew(fleet, worker, reason, now)
+        stopped = attempts.stop(fleet, attempt, reason) + outcomes.again(fleet, task, reason, now)
+        return stopped + _begin_anew(fleet, worker, reason, now)
+    effects: list[Effect] = []
+    for one in reversed([attempt, *chain.behind(attempt)]):
+        if one is attempt or one.is_current():
+            effects += _give_up(fleet, worker, one, reason, now)
+    return effects
+
+
+def _give_up(fleet: Fleet, worker: Worker, attempt: Attempt, reason: str, now: float) -> list[Effect]:
+    """What its worker may have all the same is remembered for a while."""
+    assert attempt.task is not None
     if len(worker.unseen) >= UNSEEN_KEPT:
         del worker.unseen[next(iter(worker.unseen))]
-    worker.unseen[attempt.id] = attempt.held
+    worker.unseen[attempt.id] = attempt.held if attempt.will is None else attempt.will
+    attempt.task.attempt = ""
     attempts.release(fleet, attempt, "returned", reason, now)
-    return outcomes.again(fleet, task, reason, now)
+    return outcomes.again(fleet, attempt.task, reason, now)
 
 
 def _begin_anew(fleet: Fleet, worker: Worker, reason: str, now: float) -> list[Effect]:
@@ -190,6 +202,12 @@ def _holds(fleet: Fleet, _: str, now: float) -> list[Effect]:
     return []
 
 
+def _ahead(fleet: Fleet, worker_id: str, now: float) -> list[Effect]:
+    """The pass that follows looks for those that keep others waiting for too long."""
+    fleet.look_ahead[worker_id] = None
+    return []
+
+
 _WHEN_DUE: dict[str, Callable[[Fleet, str, float], list[Effect]]] = {
     CONTACT: _contact,
     ACCEPTANCE: _acceptance,
@@ -202,4 +220,5 @@ _WHEN_DUE: dict[str, Callable[[Fleet, str, float], list[Effect]]] = {
     LEASE: claims.lapse,
     PREFERENCE: _preference,
     HOLDS: _holds,
+    AHEAD: _ahead,
 }

@@ -14,7 +14,7 @@ def problem(fleet: Fleet, event: JobsSubmitted, fresh: Mapping[str, NewJob]) -> 
     for new in fresh.values():
         for name in new.depends_on:
             known = name in fresh or name in fleet.jobs or name in event.known or name in fleet.touched.new_jobs
-            if not known:
+            if not known and name not in event.departed:
                 return BadInput(f"depends_on: there is no job {name}", [("depends_on", f"there is no job {name}")])
     circle = _circle(fresh)
     if circle:

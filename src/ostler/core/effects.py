@@ -24,6 +24,8 @@ class AssignTask(msgspec.Struct, kw_only=True):
     master_port: int = 0
     checkpoint: str = ""
     checkpoint_by: str = ""
+    after: tuple[str, ...] = ()
+    """Attempts there whose end it waits for."""
 
 
 class CancelTask(msgspec.Struct, kw_only=True):
@@ -33,6 +35,8 @@ class CancelTask(msgspec.Struct, kw_only=True):
     attempt: str
     reason: str
     grace_s: float = 10.0
+    unstarted: bool = False
+    """Only if it has not been started."""
 
 
 class Acknowledge(msgspec.Struct, kw_only=True):
@@ -148,7 +152,15 @@ class Refuse(msgspec.Struct, kw_only=True):
     error: OstlerError
 
 
-Reply = Answer | Claimed | NothingToClaim | Beaten | Followed | Refuse
+class Pruned(msgspec.Struct, kw_only=True):
+    """To whoever said that something may go: how many jobs did, and whose artifacts nobody may need any more."""
+
+    ref: int
+    jobs: int = 0
+    outputs: list[str] = []
+
+
+Reply = Answer | Claimed | NothingToClaim | Beaten | Followed | Pruned | Refuse
 """Each to the one event that carried its ref."""
 ToWorker = AssignTask | CancelTask | Acknowledge | SayNoWork | CloseSession | HintSnapshot
 """Each to one worker's connection."""

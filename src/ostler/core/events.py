@@ -7,8 +7,10 @@ from ostler.domain.job import Terms
 from ostler.domain.records import (
     ArtifactRecord,
     AttemptRecord,
+    DepartedRecord,
     JobRecord,
     ManifestRecord,
+    OutputKey,
     ReceiptRecord,
     TaskRecord,
 )
@@ -39,6 +41,8 @@ class JobsSubmitted(msgspec.Struct, kw_only=True):
     ref: int
     jobs: list[NewJob]
     known: dict[str, JobRecord] = {}
+    departed: dict[str, DepartedRecord] = {}
+    """Those that it had once."""
     receipt: ReceiptRecord | None = None
     """The Idempotency-Key with the digest of the body; `answered` is what the ledger already has for that key."""
     answered: ReceiptRecord | None = None
@@ -61,6 +65,7 @@ class RequeueRequested(msgspec.Struct, kw_only=True):
     index: int | None = None
     ended: JobRecord | None = None
     ended_tasks: list[TaskRecord] = []
+    depends_on: list[str] = []
 
 
 class DrainRequested(msgspec.Struct, kw_only=True):
@@ -77,6 +82,8 @@ class WorkerRegistered(msgspec.Struct, kw_only=True):
     capabilities: Capabilities
     active_tasks: list[ActiveTask] = []
     boot_id: str = ""
+    ahead: int = 0
+    """How many assignments it takes beyond its room."""
     address: str = ""
     """Where its connection came from: how the other members of a gang reach it."""
 
@@ -104,6 +111,8 @@ class WorkerLeft(msgspec.Struct, kw_only=True):
 
     worker_id: str
     session: int
+    reason: str = ""
+    """Why the hub closed it, where it did."""
 
 
 class TaskAccepted(msgspec.Struct, kw_only=True):
@@ -208,6 +217,37 @@ class ManifestApplied(msgspec.Struct, kw_only=True):
     """Only tell what would change."""
 
 
+class Remains(msgspec.Struct, kw_only=True):
+    """Rows of a job that has ended."""
+
+    job_id: str
+    state: str = ""
+    tasks: list[str] = []
+    feed: list[int] = []
+    more: bytes = b""
+    """There are others: what is to be known of them the next time."""
+    departed: DepartedRecord | None = None
+    """What is remembered of it."""
+
+
+class OldOutput(msgspec.Struct):
+    job_id: str
+    key: OutputKey
+
+
+class PruneRequested(msgspec.Struct, kw_only=True):
+    """So much of what is old may go. `page` says how it is found in the ledger; the rest is what was found there."""
+
+    ref: int
+    page: object = None
+    jobs: list[Remains] = []
+    remains: list[Remains] = []
+    """Of jobs that are gone already."""
+    outputs: list[OldOutput] = []
+    feed: list[int] = []
+    receipts: list[str] = []
+
+
 class Keep(msgspec.Struct, kw_only=True):
     """Odds and ends for the ledger, with the batch; nothing answers. None: forget it."""
 
@@ -244,6 +284,7 @@ Event = (
     | ClaimBeat
     | ClaimEnded
     | ManifestApplied
+    | PruneRequested
     | Keep
     | TimePassed
     | HubWasAway

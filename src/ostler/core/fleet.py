@@ -20,22 +20,14 @@ from ostler.core.queueing.holds import Holds
 from ostler.core.queueing.queue import Lane, Queue
 from ostler.core.queueing.usage import Usage
 from ostler.core.ranges import ONE, Ranges, with_index, without_index
-from ostler.core.room import Holding, Room, gpu_thousandths
+from ostler.core.room import NOTHING, Holding, Room, gpu_thousandths
 from ostler.core.timers import PREFERENCE, SCHEDULING, Timers
+from ostler.core.touched import TALLY, Touched
 from ostler.domain import states
 from ostler.domain.hosts import HostPolicy, policy_of
 from ostler.domain.job import Terms
 from ostler.domain.quota import Quotas
-from ostler.domain.records import (
-    ArtifactRecord,
-    Dropped,
-    FeedRecord,
-    JobRecord,
-    JobTerms,
-    KeptRecord,
-    ManifestRecord,
-    ReceiptRecord,
-)
+from ostler.domain.records import Dropped, FeedRecord, KeptRecord
 from ostler.domain.resources import Offer, Request
 from ostler.domain.scheduling import Scheduling
 from ostler.domain.worker import Capabilities, Slots
@@ -151,6 +143,14 @@ class Attempt(msgspec.Struct, kw_only=True):
     process: room that a job waits for, kept for it)"""
     heir: Job | None = None
     """The job that gets its room when it ends."""
+    after: Optional["Attempt"] = None
+    """It was sent ahead: it holds nothing, and begins in the room of this one when that has ended."""
+    follower: Optional["Attempt"] = None
+    """The one that was sent to come after it."""
+    will: Holding | None = None
+    """What it is to hold, or held until its follower began; None: what it holds."""
+    recalled: bool = False
+    """Its worker was asked to hand it back if it has not begun."""
     accepted: bool = False
     assigned: float = 0.0
     started: float | None = None
@@ -227,6 +227,8 @@ class Worker(msgspec.Struct, kw_only=True):
     last_contact: float = 0.0
     last_contact_at: float = 0.0
     registered_at: float = 0.0
+    ahead: int = 0
+    """How many assignments it takes beyond its room."""
     claims: bytes = b""
     """Of one that only claims: the capability of its last claim, JSON."""
     written_at: float = 0.0
@@ -245,7 +247,7 @@ class Worker(msgspec.Struct, kw_only=True):
         return self.session != 0 and not (self.draining or self.leaving or self.cooling) and self.slots is not None
 
     def free_slots(self, pool: str) -> int:
-        if self.only_claims:
+        if self.claims:
             return 1  # it asks for one when it has one
         if self.slots is None:
             return 0
@@ -253,27 +255,12 @@ class Worker(msgspec.Struct, kw_only=True):
 
     def find(self, task_id: str, attempt: str) -> Attempt | None:
         """What this worker means; a worker of version 1 names the task alone."""
-        found = [self.attempts.get(attempt)] if attempt else self.attempts.values()
-        means = (held for held in found if held is not None and held.task_id == task_id and held.phase != "bound")
-        return next(means, None)
-
-
-class Touched:
-    """What has changed since the last commit."""
-
-    def __init__(self) -> None:
-        self.new_jobs: dict[str, JobRecord] = {}
-        self.jobs: dict[str, Job] = {}
-        self.tasks: dict[str, Task] = {}
-        self.attempts: dict[str, Attempt] = {}
-        self.workers: dict[str, Worker] = {}
-        self.feed: list[FeedRecord] = []
-        self.users: set[str] = set()
-        self.receipts: dict[str, ReceiptRecord] = {}
-        self.terms: dict[str, JobTerms] = {}
-        self.artifacts: list[ArtifactRecord] = []
-        self.manifest: list[ManifestRecord] = []
-        self.kept: dict[tuple[str, str], KeptRecord] = {}
+        held = self.attempts.get(attempt)
+        if not attempt:
+            held = next(
+                (one for one in self.attempts.values() if one.task_id == task_id and one.phase != "bound"), None
+            )
+        return held if held is not None and held.task_id == task_id and held.phase != "bound" else None
 
 
 class Fleet:
@@ -282,6 +269,8 @@ class Fleet:
         self.jobs: dict[str, Job] = {}
         self.job_counts: dict[str, int] = dict.fromkeys(states.STATES, 0)
         """The jobs in memory by state."""
+        self.tally: dict[str, int] = dict.fromkeys(states.TERMINAL, 0)
+        """How many jobs of the ledger have ended in each state."""
         self.workers: dict[str, Worker] = {}
         self.hosts: dict[str, HostPolicy] = {}
         """What the manifest says about hosts."""
@@ -296,7 +285,7 @@ class Fleet:
         self.holds = Holds()
         self.followers = Followers()
         self.quotas = Quotas()
-        self.queue = Queue(self.usage, self.within_quota)
+        self.queue = Queue(self.usage, self.within_quota, self.index.begins_to_wait)
         self.timers = Timers()
         self.terms: dict[Terms, Terms] = {}
         self.dependents: dict[str, list[str]] = {}
@@ -309,6 +298,10 @@ class Fleet:
         """Attempts that were told to end for a job's sake and have not, by that job."""
         self.load_s: dict[str, dict[str, float]] = {}
         """Of models that wait for room: how long it takes to load them, by worker."""
+        self.ahead_on: dict[str, int] = {}
+        """How many attempts were sent ahead to each worker and have not begun."""
+        self.look_ahead: dict[str, None] = {}
+        """Workers on which something has changed that those sent ahead depend on."""
         self.yielding: dict[float, dict[str, int]] = {}
         """Attempts held that may be told to end for another job's sake: by their priority, how many on each worker."""
         self.running_of: dict[str, list[int]] = {}
@@ -335,16 +328,13 @@ class Fleet:
     # Rows
 
     def touch_job(self, job: Job) -> None:
-        if self._has_this(job):
+        """Unless it left memory and came back as another: an old attempt that still speaks of it changes no row."""
+        if self.jobs.get(job.id, job) is job:
             self.touched.jobs[job.id] = job
 
     def touch_task(self, task: Task) -> None:
-        if self._has_this(task.job):
+        if self.jobs.get(task.job.id, task.job) is task.job:
             self.touched.tasks[task.id] = task
-
-    def _has_this(self, job: Job) -> bool:
-        """False: it left memory and came back as another; an old attempt that still speaks of it changes no row."""
-        return self.jobs.get(job.id, job) is job
 
     def touch_attempt(self, attempt: Attempt) -> None:
         if attempt.task is not None:
@@ -383,12 +373,18 @@ class Fleet:
         self.mix.entered()
 
     def set_job_state(self, job: Job, state: str) -> None:
-        counted = self.jobs.get(job.id) is job
-        if counted:
-            self._count(job, -1)
+        sign = int(self.jobs.get(job.id) is job)
+        self._count(job, -sign)
+        self.recount(job.state, -1)
         job.state = state
-        if counted:
-            self._count(job, 1)
+        self.recount(state, 1)
+        self._count(job, sign)
+
+    def recount(self, state: str, more: int) -> None:
+        """Of the jobs that have ended."""
+        if state in self.tally:
+            self.tally[state] += more
+            self.keep(TALLY, state, b"%d" % self.tally[state])
 
     def _count(self, job: Job, sign: int) -> None:
         self.job_counts[job.state] += sign
@@ -496,6 +492,8 @@ class Fleet:
             self.mix.took(attempt.task.job.shape, is_one_of_many=attempt.task.job.size > 0)
             if attempt.counted:
                 self._count_holding(worker, attempt, attempt.task.job, 1)
+        if attempt.held is NOTHING:
+            return
         worker.room.take(attempt.held)
         self.index.room_changed(worker)
 
@@ -506,6 +504,8 @@ class Fleet:
             self.mix.gave()
             if attempt.counted:
                 self._count_holding(worker, attempt, attempt.task.job, -1)
+        if attempt.held is NOTHING:
+            return
         worker.room.give(attempt.held)
         pool = attempt.held.pool
         if attempt.assigned <= worker.slots_at and worker.in_use.get(pool, 0) > 0:

@@ -1,19 +1,21 @@
 """Which shapes fit which workers, as bits kept current per event.
 
-A shape is an interned request and a worker is a machine; each has a bit. `worker.fits` says which shapes it could
-take now and `shape.workers` the same the other way round, so that "where may this run" and "what may run here" are
-single numbers and no decision walks over the queue or the fleet. `placeable` holds the shapes that at least one
-worker could take: after a pass nothing is both pending and placeable. match.py stays the truth; check() proves that
-the bits agree with it.
+A shape is an interned request and a worker is a machine; each has a bit. `workers_of` says where a shape may run and
+`fits_of` what a worker could take, both made of a few numbers that the axes keep, so that no decision walks over the
+queue or the fleet.
+
+After a pass nothing is both pending and placeable. So the next has to look only at workers that have gained room since
+and at shapes of which something has begun to wait: `candidates`. match.py stays the truth; check() proves that the
+bits agree with it.
 """
 
-from bisect import bisect_right, insort
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
+from ostler.core.axes import Axis, Gpus, Wanted, gpu_need
+from ostler.core.machines import Machines, State
 from ostler.core.match import unmet_static
-from ostler.core.placing.worth import Machine, machine_of
-from ostler.core.room import Room, pick_devices
+from ostler.core.room import Holding, Room
 from ostler.domain.resources import POOLS, Offer, Request
 
 
@@ -38,62 +40,33 @@ def gpu_profile(request: Request) -> Request:
     )
 
 
-class Shape:
-    __slots__ = ("bit", "jobs", "lately", "profile", "request", "sid", "workers")
+class StaticClass:
+    """Shapes that agree on everything no ending of a task changes: backend, GPU type, labels, hosts."""
 
-    def __init__(self, sid: int, request: Request) -> None:
+    __slots__ = ("bit", "probe", "shapes", "workers")
+
+    def __init__(self, probe: Request, bit: int) -> None:
+        self.probe = probe
+        self.bit = bit
+        self.shapes = 0
+        self.workers = 0
+        """Those that nothing but their room and their health keeps from taking one of them."""
+
+
+class Shape:
+    __slots__ = ("bit", "jobs", "lately", "profile", "request", "sid", "static", "wanted")
+
+    def __init__(self, sid: int, request: Request, static: StaticClass, wanted: Wanted) -> None:
         self.sid = sid
         self.bit = 1 << sid
         self.request = request
-        self.workers = 0
-        """The workers that could take one task of this shape now."""
+        self.static = static
+        self.wanted = wanted
         self.jobs = 0
         """Live jobs of this shape; a shape without any gives its number back."""
         self.lately = 0.0
         """Those of it that have left, the older the less, in the unit of mix.py."""
         self.profile = gpu_profile(request)
-
-
-class Axis:
-    """Shapes by how much they need of one amount: `within(free)` are those that need no more than that."""
-
-    __slots__ = ("_masks", "_needs", "_within")
-
-    def __init__(self) -> None:
-        self._needs: list[int] = []
-        self._masks: dict[int, int] = {}
-        self._within: list[int] | None = None
-        """The shapes that need no more than each of the needs; None: shapes came or went since it was made."""
-
-    def change(self, need: int, bit: int) -> None:
-        """Add a shape's bit, or take it away again."""
-        if need not in self._masks:
-            insort(self._needs, need)
-            self._masks[need] = 0
-        self._masks[need] ^= bit
-        if not self._masks[need]:
-            del self._masks[need]
-            self._needs.remove(need)
-        self._within = None
-
-    def within(self, free: int) -> int:
-        if self._within is None:
-            self._within = [0]
-            for need in self._needs:
-                self._within.append(self._within[-1] | self._masks[need])
-        return self._within[bisect_right(self._needs, free)]
-
-
-class StaticClass:
-    """Shapes that agree on everything no ending of a task changes: backend, GPU type, labels, hosts."""
-
-    __slots__ = ("probe", "shapes", "workers")
-
-    def __init__(self, probe: Request) -> None:
-        self.probe = probe
-        self.shapes = 0
-        self.workers = 0
-        """Those that nothing but their room and their health keeps from taking one of them."""
 
 
 def _static_part(request: Request) -> tuple[object, ...]:
@@ -109,34 +82,6 @@ def _facts(offer: Offer) -> tuple[object, ...]:
     return (offer.backend, offer.has_cuda, offer.gpu_type, offer.labels, offer.hostname, *lists, offer.claims)
 
 
-class WorkerState:
-    """Workers of one kind with the same free room: the scheduler scores one of them for all."""
-
-    __slots__ = ("ids", "key", "workers")
-
-    def __init__(self, key: tuple[object, ...]) -> None:
-        self.key = key
-        self.workers = 0
-        self.ids: list[str] = []
-        """In order: ties between workers go to the first."""
-
-
-class Indexed:
-    """What the index keeps on a worker."""
-
-    __slots__ = ("bit", "facts", "fits", "machine", "number", "room", "state", "static")
-
-    def __init__(self, number: int) -> None:
-        self.room: Room | None = None
-        self.machine: Machine | None = None
-        self.facts: tuple[object, ...] = ()
-        self.number = number
-        self.bit = 1 << number
-        self.static = 0
-        self.fits = 0
-        self.state: WorkerState | None = None
-
-
 class Candidate(Protocol):
     """What the index needs to know of a worker."""
 
@@ -149,46 +94,64 @@ class Candidate(Protocol):
     def free_slots(self, pool: str) -> int: ...
 
 
-_GPU_CACHE_LIMIT = 500_000
-"""Devices in the keys: what machines see free differs from one claim to the next."""
-_GPU_CACHE_WALKED = 4096
-"""Entries that are brought up to date for a new shape; more are found anew when they are needed."""
+class Indexed:
+    """What the index keeps on a worker."""
+
+    __slots__ = ("bit", "classes", "facts", "fits", "number", "worker")
+
+    def __init__(self, number: int) -> None:
+        self.worker: Candidate | None = None
+        self.facts: tuple[object, ...] = ()
+        self.number = number
+        self.bit = 1 << number
+        self.classes = 0
+        """The static classes whose shapes it could run."""
+        self.fits = 0
+        """The shapes that it could take, of those that there were when it last changed."""
+
+
+MAX_CLASSES_KEPT = 1024
 MAX_IDLE_SHAPES = 2048
 """Shapes of no job that are kept, because the next job is likely to have one of them."""
 
 
 class Index:
     def __init__(self) -> None:
-        self.placeable = 0
         self.changes = 0
         """How often any worker's room, slots or health has changed."""
         self.held: dict[str, int] = {}
         """Of each worker that is held for a job: the shapes that it has room for. It counts nowhere else."""
         self.stale: dict[str, None] = {}
         """Those of them that have changed since somebody looked."""
+        self.unasked: dict[str, None] = {}
+        """Those of them that have changed since the end of a pass."""
         self._shapes: dict[Request, Shape] = {}
         self._by_sid: dict[int, Shape] = {}
         self._free_sids: list[int] = []
         self._workers: dict[str, Indexed] = {}
         self._classes: dict[tuple[object, ...], StaticClass] = {}
+        self._free_classes: list[int] = []
+        self._static: dict[int, int] = {}
+        """By static classes, their shapes: of those that workers are of, kept current."""
         self._cores = Axis()
         self._memory = Axis()
-        self._gpu_needs: dict[tuple[int, int, int, bool], int] = {}
-        self._gpu_cache: dict[tuple[object, ...], int] = {}
-        self._gpu_cached = 0
+        self._gpus = Gpus()
+        self.gangs = 0
+        """The shapes that need several workers at once."""
         self._pools = dict.fromkeys(POOLS, 0)
         self._serving = dict.fromkeys(POOLS, 0)
-        """The workers that are open and have a slot in each pool."""
-        self._states: dict[tuple[object, ...], WorkerState] = {}
+        """The workers that are open, not held, and have a slot in each pool."""
+        self._open = 0
+        """Shapes of which something has begun to wait, or waited at the end of a pass though there was room."""
+        self._gained = 0
+        """The workers that could take more than before."""
+        self._gains: dict[int, int] = {}
+        """How many of them could take what."""
+        self._short = 0
+        """Shapes for which there were too few workers when that was last looked at."""
         self.names: list[str] = []
         """Of the workers, by their numbers."""
-        self.without_gpu = 0
-        self.machines: dict[Machine, int] = {}
-        """How many there are of each kind that has GPUs."""
-        self.machine_changes = 0
-        """How often a kind came or went."""
-        self.moved = 0
-        """The workers that have entered another state since whoever reads this took note of it."""
+        self.machines = Machines()
         self.uncleared: dict[int, int] = {}
         """By priority, the shapes for which no end of others would make room on any worker that is not among those."""
         self.restless: dict[str, None] = {}
@@ -196,45 +159,36 @@ class Index:
     # Shapes
 
     def shape(self, request: Request, workers: Iterable[Candidate]) -> Shape:
-        """The shape of this request; a new one is compared with every worker, once."""
+        """The shape of this request; a new one is entered into the axes, and compared with every worker only where it
+        is the first of its static class."""
         known = self._shapes.get(request)
         if known is not None:
             return known
-        shape = Shape(self._free_sids.pop() if self._free_sids else len(self._by_sid), request)
-        self._shapes[request] = shape
-        self._by_sid[shape.sid] = shape
+        sid = self._free_sids.pop() if self._free_sids else len(self._by_sid)
+        static = self._static_class(request, workers)
+        shape = Shape(sid, request, static, self._gpus.change(gpu_need(request), 1 << sid))
+        self._shapes[request] = self._by_sid[sid] = shape
         self._change_needs(shape)
-        static = self._classes[_static_part(request)]
-        if static.shapes == shape.bit:
-            for worker in workers:
-                if not unmet_static(request, worker.id, worker.room.offer):
-                    static.workers |= self.bit_of(worker.id)
-        self._compare(shape, static.workers)
-        return shape
-
-    def _compare(self, shape: Shape, workers: int) -> None:
-        """Find out which of these workers, by their states, have room for a new shape."""
-        bit, serving = shape.bit, self._serving[shape.request.pool]
-        for state in self._states.values():
-            able = state.workers & workers
-            here = [self._workers[name] for name in state.ids] if able else []
-            if able != state.workers:
-                here = [indexed for indexed in here if indexed.bit & able]
-            for indexed in here:
-                indexed.static |= bit
-            if able & serving and here[0].room is not None and _has_room(shape.request, here[0].room):
-                for indexed in here:
-                    if indexed.bit & serving:
-                        indexed.fits |= bit
-                shape.workers |= able & serving
         for name in self.held:
             indexed = self._workers[name]
-            if indexed.fits & bit:
-                self.held[name] |= bit
-                indexed.fits ^= bit
-                shape.workers ^= indexed.bit
-        if shape.workers.bit_count() >= shape.request.nodes:
-            self.placeable |= bit
+            assert indexed.worker is not None
+            self._refit(indexed, indexed.worker, self._full(indexed.worker))
+        return shape
+
+    def _static_class(self, request: Request, workers: Iterable[Candidate]) -> StaticClass:
+        key = _static_part(request)
+        static = self._classes.get(key)
+        if static is None:
+            number = self._free_classes.pop() if self._free_classes else len(self._classes)
+            static = self._classes[key] = StaticClass(request, 1 << number)
+            for worker in workers:
+                if not unmet_static(request, worker.id, worker.room.offer):
+                    indexed = self._workers[worker.id]
+                    shapes = self._could_run(indexed.classes)
+                    indexed.classes |= static.bit
+                    self._static[indexed.classes] = shapes
+                    static.workers |= indexed.bit
+        return static
 
     def left(self, shape: Shape) -> None:
         """A job of this shape is gone, or is of another shape now."""
@@ -249,13 +203,34 @@ class Index:
         for priority in self.uncleared:
             self.uncleared[priority] &= ~shape.bit
         for indexed in self._workers.values():
-            indexed.static &= ~shape.bit
             if indexed.fits & shape.bit:
-                self._flip(shape, indexed)
+                self._set_fits(indexed, indexed.fits ^ shape.bit)
+        self._open &= ~shape.bit
+        self._short &= ~shape.bit
+        self._gpus.change(gpu_need(shape.request), shape.bit)
         self._change_needs(shape)
-        del self._shapes[shape.request]
-        del self._by_sid[shape.sid]
+        if not shape.static.shapes:
+            self._drop_class(shape.static)
+        del self._shapes[shape.request], self._by_sid[shape.sid]
         self._free_sids.append(shape.sid)
+
+    def _drop_class(self, static: StaticClass) -> None:
+        for number in bits(static.workers):
+            self._workers[self.names[number]].classes ^= static.bit
+        del self._classes[_static_part(static.probe)]
+        self._free_classes.append(static.bit.bit_length() - 1)
+
+    def _change_needs(self, shape: Shape) -> None:
+        """Enter a shape into the axes, or remove it: the same toggles both ways."""
+        self._cores.change(shape.request.cores_milli, shape.bit)
+        self._memory.change(shape.request.memory_mib, shape.bit)
+        self._pools[shape.request.pool] ^= shape.bit
+        if shape.request.nodes > 1:
+            self.gangs ^= shape.bit
+        shape.static.shapes ^= shape.bit
+        for classes in self._static:
+            if classes & shape.static.bit:
+                self._static[classes] ^= shape.bit
 
     def shape_at(self, sid: int) -> Shape:
         return self._by_sid[sid]
@@ -266,32 +241,48 @@ class Index:
     def shapes(self) -> list[Shape]:
         return list(self._shapes.values())
 
-    def _change_needs(self, shape: Shape) -> None:
-        """Enter a shape into the axes, or remove it: the same toggles both ways."""
-        request = shape.request
-        self._cores.change(request.cores_milli, shape.bit)
-        self._memory.change(request.memory_mib, shape.bit)
-        self._pools[request.pool] ^= shape.bit
-        need = (request.gpu_count, request.vram_mib, request.gpu_milli, request.prefers_cuda)
-        alike = self._gpu_needs.get(need, 0)
-        self._gpu_needs[need] = alike ^ shape.bit
-        if not self._gpu_needs[need]:
-            del self._gpu_needs[need]
-        if alike and not alike & shape.bit and len(self._gpu_cache) <= _GPU_CACHE_WALKED:
-            self._served_too(alike, shape.bit)
-        else:
-            self._forget_gpus()
-        key = _static_part(request)
-        static = self._classes.setdefault(key, StaticClass(request))
-        static.shapes ^= shape.bit
-        if not static.shapes:
-            del self._classes[key]
+    # Where, and what
 
-    def _served_too(self, alike: int, bit: int) -> None:
-        """Wherever the shapes with the same need for GPUs are served, a new one is."""
-        for key, served in self._gpu_cache.items():
-            if served & alike:
-                self._gpu_cache[key] = served | bit
+    def workers_of(self, shape: Shape) -> int:
+        """The workers that could take one task of this shape now."""
+        request = shape.request
+        found = shape.static.workers & self._serving[request.pool] & shape.wanted.workers
+        if found:
+            found &= self._cores.at_least(request.cores_milli)
+            found &= self._memory.at_least(request.memory_mib)
+        return found
+
+    def is_placeable(self, shape: Shape) -> bool:
+        if shape.request.nodes > 1:
+            return self.workers_of(shape).bit_count() >= shape.request.nodes
+        for fits in self._gains:
+            if fits & shape.bit:
+                return True
+        return self.workers_of(shape) > 0
+
+    def candidates(self) -> int:
+        """Every shape that waits and could be placed is among these."""
+        found = self._open
+        for fits in self._gains:
+            found |= fits
+        return found & ~self._short
+
+    def begins_to_wait(self, shape: Shape) -> None:
+        """What came before, nobody has looked whether there is room for it."""
+        self._open |= shape.bit
+        self._short &= ~shape.bit
+
+    def has_no_room_for(self, shape: Shape) -> None:
+        """Somebody has looked: there is none until a worker gains some."""
+        self._short |= shape.bit
+
+    def pass_over(self, pending: int) -> None:
+        """All that could be placed has been. What waits all the same though there is room is kept back by something
+        else, and is looked at again in the next pass."""
+        self._open = self.candidates() & pending
+        self._gained = 0
+        self._gains.clear()
+        self.unasked.clear()
 
     # Workers
 
@@ -299,46 +290,70 @@ class Index:
         number = len(self.names)
         self._workers[worker_id] = Indexed(number)
         self.names.append(worker_id)
+        self._cores.add_worker()
+        self._memory.add_worker()
+        self._gpus.add_worker()
+        self.machines.add(worker_id)
 
     def offer_changed(self, worker: Candidate) -> None:
         """Look at everything about this worker anew that may have changed."""
-        indexed, facts = self._workers[worker.id], _facts(worker.room.offer)
+        indexed, offer = self._workers[worker.id], worker.room.offer
+        facts = _facts(offer)
         if facts != indexed.facts:
-            indexed.facts, indexed.static = facts, 0
+            indexed.facts, indexed.classes = facts, 0
             for static in self._classes.values():
                 static.workers &= ~indexed.bit
-                if not unmet_static(static.probe, worker.id, worker.room.offer):
+                if not unmet_static(static.probe, worker.id, offer):
                     static.workers |= indexed.bit
-                    indexed.static |= static.shapes
-        self._count_machine(indexed, machine_of(worker.room.offer))
-        self.without_gpu &= ~indexed.bit
-        if not worker.room.offer.devices:
-            self.without_gpu |= indexed.bit
+                    indexed.classes |= static.bit
+        self.machines.offered(indexed.number, offer)
         self.room_changed(worker)
 
-    def _count_machine(self, indexed: Indexed, machine: Machine | None) -> None:
-        if machine == indexed.machine:
-            return
-        for one, sign in ((indexed.machine, -1), (machine, 1)):
-            if one is not None:
-                number = self.machines.get(one, 0) + sign
-                self.machine_changes += number in (0, sign)
-                self.machines[one] = number
-                if not number:
-                    del self.machines[one]
-        indexed.machine = machine
-
     def room_changed(self, worker: Candidate) -> None:
-        """Its room, slots or health changed: flip the bits of the shapes for which that matters."""
+        """Its room, slots or health changed: what it could take is other than before."""
         self.changes += 1
         self.restless[worker.id] = None
         indexed = self._workers[worker.id]
-        for sid in bits(self._fits(indexed, worker) ^ indexed.fits):
-            self._flip(self._by_sid[sid], indexed)
+        indexed.worker = worker
+        room, number, bit = worker.room, indexed.number, indexed.bit
+        self._cores.set_free(number, bit, max(0, room.cores_milli))
+        self._memory.set_free(number, bit, room.free_memory())
+        self._gpus.set_room(number, bit, room)
+        is_free = worker.is_open and worker.id not in self.held
+        self.machines.room_changed(number, room, is_free)
+        full = 0
         for pool, serving in self._serving.items():
-            if bool(serving & indexed.bit) != (worker.is_open and worker.free_slots(pool) >= 1):
-                self._serving[pool] ^= indexed.bit
-        self._enter_state(worker.id, indexed, worker.room)
+            has_slot = worker.free_slots(pool) >= 1
+            if not has_slot:
+                full |= self._pools[pool]
+            if bool(serving & bit) != (is_free and has_slot):
+                self._serving[pool] = serving ^ bit
+        self._refit(indexed, worker, full)
+
+    def _refit(self, indexed: Indexed, worker: Candidate, full: int) -> None:
+        """What a worker could take now; if that is more than before, the next pass looks at it."""
+        fits = self._has_room_for(indexed, worker, full) if worker.is_open else 0
+        if worker.id in self.held:
+            self.held[worker.id] = fits
+            self.stale[worker.id] = self.unasked[worker.id] = None
+            fits = 0
+        self._set_fits(indexed, fits)
+
+    def _set_fits(self, indexed: Indexed, fits: int) -> None:
+        before, indexed.fits = indexed.fits, fits
+        gained = fits & ~before
+        self._short &= ~gained
+        if indexed.bit & self._gained:
+            self._count_gain(before, -1)
+            self._count_gain(fits, 1)
+        elif gained:
+            self._gained |= indexed.bit
+            self._count_gain(fits, 1)
+
+    def _count_gain(self, fits: int, sign: int) -> None:
+        self._gains[fits] = self._gains.get(fits, 0) + sign
+        if not self._gains[fits]:
+            del self._gains[fits]
 
     def hold(self, worker: Candidate) -> None:
         """It is free for nobody until it is let go; what it has room for is told apart."""
@@ -348,102 +363,73 @@ class Index:
     def let_go(self, worker: Candidate) -> None:
         del self.held[worker.id]
         self.stale.pop(worker.id, None)
+        self.unasked.pop(worker.id, None)
         self.room_changed(worker)
 
     def could_run(self, worker_id: str, shape: Shape) -> bool:
         """Nothing but its room and its health keeps this shape from the worker."""
-        return bool(self._workers[worker_id].static & shape.bit)
+        return bool(self._workers[worker_id].classes & shape.static.bit)
+
+    def could_run_there(self, worker_id: str) -> int:
+        """All shapes of which that is true."""
+        return self._could_run(self._workers[worker_id].classes)
 
     def worker_at(self, number: int) -> str:
         return self.names[number]
 
-    def state_of(self, worker_id: str) -> WorkerState:
-        state = self._workers[worker_id].state
-        assert state is not None
-        return state
-
-    def fits_of(self, worker_id: str) -> int:
-        return self._workers[worker_id].fits
+    def state_of(self, worker_id: str) -> State:
+        return self.machines.state_of(self._workers[worker_id].number)
 
     def bit_of(self, worker_id: str) -> int:
         return self._workers[worker_id].bit
 
     def claimable(self, worker: Candidate) -> int:
         """The shapes of which a worker that is not given work could have one, now that it asks."""
-        return self._has_room_for(self._workers[worker.id], worker)
+        return self._has_room_for(self._workers[worker.id], worker, self._full(worker))
 
-    def _fits(self, indexed: Indexed, worker: Candidate) -> int:
-        fits = self._has_room_for(indexed, worker) if worker.is_open else 0
-        if worker.id not in self.held:
-            return fits
-        self.held[worker.id] = fits
-        self.stale[worker.id] = None
-        return 0
-
-    def _has_room_for(self, indexed: Indexed, worker: Candidate) -> int:
-        if not indexed.static:
+    def fits_of(self, worker_id: str) -> int:
+        """The shapes that it could be given now."""
+        indexed = self._workers[worker_id]
+        worker = indexed.worker
+        if worker is None or not worker.is_open or worker_id in self.held:
             return 0
-        room = worker.room
-        fits = indexed.static & self._cores.within(max(0, room.cores_milli))
-        fits &= self._memory.within(room.free_memory())
+        return self._has_room_for(indexed, worker, self._full(worker))
+
+    def would_fit(self, worker: Candidate, leaving: Holding) -> int:
+        """The shapes of which it could take one, at the most, if what this holds were free: no device is."""
+        indexed, room = self._workers[worker.id], worker.room
+        fits = self._could_run(indexed.classes) & self._cores.within(max(0, room.cores_milli + leaving.cores_milli))
+        fits &= self._memory.within(room.free_memory() + leaving.memory_mib)
+        for pool, shapes in self._pools.items():
+            if shapes and pool != leaving.pool and worker.free_slots(pool) < 1:
+                fits &= ~shapes
+        return fits & self._gpus.served_by(indexed.number)
+
+    def _full(self, worker: Candidate) -> int:
+        """The shapes for which it has no slot."""
+        found = 0
         for pool, shapes in self._pools.items():
             if shapes and worker.free_slots(pool) < 1:
-                fits &= ~shapes
-        return fits & self._gpu_served(room) if fits else 0
+                found |= shapes
+        return found
 
-    def _gpu_served(self, room: Room) -> int:
-        key = (room.offer.has_cuda, room.device_state())
-        served = self._gpu_cache.get(key)
-        if served is None:
-            served = 0
-            for (count, vram, part, prefers), shapes in self._gpu_needs.items():
-                probe = Request(gpu_count=count, vram_mib=vram, gpu_milli=part, prefers_cuda=prefers)
-                if pick_devices(probe, room) is not None:
-                    served |= shapes
-            self._gpu_cached += 1 + len(room.users)
-            if self._gpu_cached > _GPU_CACHE_LIMIT:
-                self._forget_gpus()
-            self._gpu_cache[key] = served
-        return served
+    def _has_room_for(self, indexed: Indexed, worker: Candidate, full: int) -> int:
+        fits = self._could_run(indexed.classes) & ~full
+        if not fits:
+            return 0
+        room = worker.room
+        fits &= self._cores.within(max(0, room.cores_milli))
+        fits &= self._memory.within(room.free_memory())
+        return fits & self._gpus.served_by(indexed.number)
 
-    def _forget_gpus(self) -> None:
-        self._gpu_cache.clear()
-        self._gpu_cached = 0
-
-    def _flip(self, shape: Shape, indexed: Indexed) -> None:
-        indexed.fits ^= shape.bit
-        shape.workers ^= indexed.bit
-        nodes = shape.request.nodes
-        if shape.workers if nodes == 1 else shape.workers.bit_count() >= nodes:
-            self.placeable |= shape.bit
-        else:
-            self.placeable &= ~shape.bit
-
-    def _enter_state(self, worker_id: str, indexed: Indexed, room: Room) -> None:
-        offer = room.offer
-        indexed.room = room
-        kind = (offer.backend, offer.gpu_type, offer.cores_milli, offer.memory_mib, offer.devices, offer.available_mib)
-        key = (*kind, *room.state())
-        if indexed.state is not None:
-            if indexed.state.key == key:
-                return
-            indexed.state.workers ^= indexed.bit
-            indexed.state.ids.remove(worker_id)
-            if not indexed.state.workers:
-                del self._states[indexed.state.key]
-        state = self._states.get(key)
-        if state is None:
-            state = self._states[key] = WorkerState(key)
-        state.workers |= indexed.bit
-        self.moved |= indexed.bit
-        insort(state.ids, worker_id)
-        indexed.state = state
-
-
-def _has_room(request: Request, room: Room) -> bool:
-    """What match.unmet_room finds no reason against."""
-    if request.cores_milli > max(0, room.cores_milli) or request.memory_mib > room.free_memory():
-        return False
-    if request.gpu_count and not request.vram_mib:
-        return request.gpu_count <= room.free_devices()
-    return not request.uses_gpu or pick_devices(request, room) is not None
+    def _could_run(self, classes: int) -> int:
+        found = self._static.get(classes)
+        if found is None:
+            if len(self._static) > MAX_CLASSES_KEPT:
+                self._static.clear()
+            found = 0
+            for static in self._classes.values():
+                if classes & static.bit:
+                    found |= static.shapes
+            self._static[classes] = found
+        return found

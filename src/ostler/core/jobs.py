@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
+from sys import intern
 
 from ostler.core import attempts, checkpoints, dependencies
 from ostler.core.effects import Answer, Effect, Refuse
@@ -9,15 +10,26 @@ from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, RequeueRe
 from ostler.core.fleet import Fleet, Job, Task
 from ostler.core.jobs_end import cancel_job, cancel_task, drop_waiting
 from ostler.core.learning.lessons import fitted, grown
+from ostler.core.portions import Portions, in_portions, is_whole
 from ostler.core.ranges import ONE, Ranges, merge, without_index
 from ostler.domain import states
 from ostler.domain.errors import Conflict, NotFound, QuotaExceeded
 from ostler.domain.job import Terms
-from ostler.domain.records import Dropped, JobRecord, ReceiptRecord, TaskRecord
+from ostler.domain.records import (
+    DepartedRecord,
+    Dropped,
+    JobRecord,
+    NeedRecord,
+    ReceiptRecord,
+    TaskRecord,
+    digest_of,
+)
 from ostler.domain.resources import Request
 
+_ONE = [ONE[0]]
 
-def submit(fleet: Fleet, event: JobsSubmitted, now: float) -> list[Effect]:
+
+def submit(fleet: Fleet, event: JobsSubmitted, now: float) -> Portions:
     """All of them or none. A job that is there already with the same spec is not submitted again."""
     if event.receipt is not None:
         earlier = event.answered or fleet.touched.receipts.get(event.receipt.key)
@@ -26,24 +38,39 @@ def submit(fleet: Fleet, event: JobsSubmitted, now: float) -> list[Effect]:
     fresh: dict[str, NewJob] = {}
     for new in event.jobs:
         known = event.known.get(new.id) or fleet.touched.new_jobs.get(new.id) or fresh.get(new.id)
-        if known is None:
+        gone = event.departed.get(new.id)
+        if known is None and gone is None:
             fresh[new.id] = new
-        elif known.spec != new.spec:
+        elif not _is_the_same(new, known, gone):
             detail = f"job {new.id} exists with another spec; choose another id, or leave it out to get a new one"
             return [Refuse(ref=event.ref, error=Conflict(detail))]
     refused = dependencies.problem(fleet, event, fresh) or over_quota(fleet, fresh)
     if refused is not None:
         return [Refuse(ref=event.ref, error=refused)]
-    ended = {name: record.state for name, record in event.known.items()}
-    added = [add(fleet, new, now) for new in fresh.values()]
-    for new, job in zip(fresh.values(), added, strict=True):
-        let_wait(fleet, job, new.depends_on, ended, now)
+    ended = {gone.id: gone.state for gone in event.departed.values()}
+    ended |= {record.id: record.state for record in event.known.values()}
+    added: list[Job] = []
+    for some in in_portions(list(fresh.values())):
+        added += [add(fleet, new, now) for new in some]
+        if is_whole(some):
+            yield
+    for pairs in in_portions(list(zip(fresh.values(), added, strict=True))):
+        for new, job in pairs:
+            let_wait(fleet, job, new.depends_on, ended, now)
+        if is_whole(pairs):
+            yield
     ids = [new.id for new in event.jobs]
     if event.receipt is not None:
         event.receipt.ids = ids
         event.receipt.at = fleet.wall(now)
         fleet.touched.receipts[event.receipt.key] = event.receipt
     return [Answer(ref=event.ref, ids=ids, created=bool(fresh) or not event.jobs)]
+
+
+def _is_the_same(new: NewJob, known: JobRecord | NewJob | None, gone: DepartedRecord | None) -> bool:
+    if known is not None:
+        return known.spec == new.spec
+    return gone is not None and gone.digest == digest_of(new.spec)
 
 
 def _answer_again(event: JobsSubmitted, earlier: ReceiptRecord, receipt: ReceiptRecord) -> Effect:
@@ -54,6 +81,8 @@ def _answer_again(event: JobsSubmitted, earlier: ReceiptRecord, receipt: Receipt
 
 
 def over_quota(fleet: Fleet, fresh: Mapping[str, NewJob]) -> QuotaExceeded | None:
+    if not fleet.quotas.limit_the_queue:
+        return None
     for user, count in Counter(new.user for new in fresh.values()).items():
         limit = fleet.quotas.of(user).queued_jobs
         queued = fleet.queued_of.get(user, 0)
@@ -66,6 +95,7 @@ def over_quota(fleet: Fleet, fresh: Mapping[str, NewJob]) -> QuotaExceeded | Non
 def let_wait(fleet: Fleet, job: Job, depends_on: list[str], ended: Mapping[str, str], now: float) -> None:
     """For room, or for other jobs first: all that came with it are there by now."""
     if depends_on:
+        _need(fleet, job, depends_on)
         dependencies.hold(fleet, job, depends_on, ended, now)
         fleet.touched.new_jobs[job.id].blocked_on = sorted(job.blocked_on or ())
     fleet.line_up(job)
@@ -74,13 +104,18 @@ def let_wait(fleet: Fleet, job: Job, depends_on: list[str], ended: Mapping[str, 
         fleet.hints.append(job)
 
 
+def _need(fleet: Fleet, job: Job, depends_on: list[str]) -> None:
+    """For as long as the job has not ended, these stay."""
+    fleet.touched.needs += [NeedRecord(job_id=job.id, on_id=name) for name in dict.fromkeys(depends_on)]
+
+
 def add(fleet: Fleet, new: NewJob, now: float) -> Job:
     fleet.job_seq += 1
     waiting: Ranges = ((0, new.size),) if new.size else ONE
     job = Job(
         id=new.id,
         seq=fleet.job_seq,
-        user=new.user,
+        user=intern(new.user),
         shape=fleet.index.shape(fitted(fleet, new.terms, new.kind, new.request), fleet.workers.values()),
         terms=fleet.shared_terms(new.terms),
         size=new.size,
@@ -138,10 +173,11 @@ def requeue(fleet: Fleet, event: RequeueRequested, now: float) -> list[Effect]:
     """Run again, from any state: fenced first, placed when the old process is gone."""
     job = fleet.jobs.get(event.job_id)
     if job is None:
-        if event.ended is None:
+        if event.ended is None or event.job_id in fleet.touched.gone.jobs:
             return [Refuse(ref=event.ref, error=NotFound(f"there is no job {event.job_id}"))]
         job = revive(fleet, event.ended, now)
         fleet.enter_job(job)
+    _need(fleet, job, event.depends_on)
     job.cancelled = False
     if job.state in states.TERMINAL:
         job.blocked_on = None  # an operator wants it to run, whatever became of what it waited for
@@ -231,14 +267,14 @@ def revive(fleet: Fleet, record: JobRecord, now: float) -> Job:
     return Job(
         id=record.id,
         seq=record.seq,
-        user=record.user,
+        user=intern(record.user),
         shape=fleet.index.shape(_request(fleet, record), fleet.workers.values()),
         terms=fleet.shared_terms(record.terms),
         size=record.size,
         queued=now - max(0.0, fleet.wall(now) - (record.queued_at or record.submitted_at)),
         queued_at=record.queued_at,
-        state=record.state,
-        waiting=tuple((low, high) for low, high in record.waiting),
+        state=intern(record.state),
+        waiting=ONE if record.waiting == _ONE else tuple((low, high) for low, high in record.waiting),
         ended={state: count for state, count in counts.items() if state in states.TERMINAL and count} or None,
         finished_at=record.finished_at,
         reason=record.reason,

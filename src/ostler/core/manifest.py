@@ -4,12 +4,15 @@ A job that is there keeps its state; only a job that has not ended can be change
 granted.
 """
 
+from collections.abc import Iterator
+
 import msgspec
 
 from ostler.core import jobs, workers
-from ostler.core.effects import Effect, Followed, ManifestLine, Refuse
+from ostler.core.effects import Followed, ManifestLine, Refuse
 from ostler.core.events import ManifestApplied, NewJob
 from ostler.core.fleet import Fleet, Job
+from ostler.core.portions import Portions, in_portions
 from ostler.domain import states
 from ostler.domain.errors import Conflict, OstlerError
 from ostler.domain.hosts import HostPolicy
@@ -20,16 +23,20 @@ INSERTED, UNCHANGED, UPDATED, ABSENT = "inserted", "unchanged", "updated", "abse
 CHANGES = (INSERTED, UNCHANGED, UPDATED, ABSENT)
 
 
-def follow(fleet: Fleet, event: ManifestApplied, now: float) -> list[Effect]:
+def follow(fleet: Fleet, event: ManifestApplied, now: float) -> Portions:
     """All of it or nothing."""
     known = {new.id: _known(fleet, event, new.id) for new in event.jobs}
     fresh = {new.id: new for new in event.jobs if known[new.id] is None}
     refused = _by_hand(event, known) or jobs.over_quota(fleet, fresh)
     if refused is not None:
         return [Refuse(ref=event.ref, error=refused)]
-    lines = [_line(fleet, new, known[new.id]) for new in event.jobs] + _absent(fleet, event)
+    lines: list[ManifestLine] = []
+    for some in in_portions(event.jobs):
+        lines += [_line(fleet, new, known[new.id]) for new in some]
+        yield
+    lines += _absent(fleet, event)
     if not event.plan:
-        _apply(fleet, event, lines, now)
+        yield from _apply(fleet, event, lines, now)
     return [Followed(ref=event.ref, lines=lines)]
 
 
@@ -79,13 +86,15 @@ def _absent(fleet: Fleet, event: ManifestApplied) -> list[ManifestLine]:
     ]
 
 
-def _apply(fleet: Fleet, event: ManifestApplied, lines: list[ManifestLine], now: float) -> None:
+def _apply(fleet: Fleet, event: ManifestApplied, lines: list[ManifestLine], now: float) -> Iterator[None]:
     set_hosts(fleet, event.hosts)
-    for new, line in zip(event.jobs, lines, strict=False):
-        if line.change == INSERTED:
-            jobs.let_wait(fleet, jobs.add(fleet, new, now), [], {}, now)
-        elif line.change == UPDATED:
-            _change(fleet, fleet.jobs[new.id], new, line, now)
+    for some in in_portions(list(zip(event.jobs, lines, strict=False))):
+        for new, line in some:
+            if line.change == INSERTED:
+                jobs.let_wait(fleet, jobs.add(fleet, new, now), [], {}, now)
+            elif line.change == UPDATED:
+                _change(fleet, fleet.jobs[new.id], new, line, now)
+        yield
     event.record.applied_at = fleet.wall(now)
     fleet.touched.manifest = [event.record]
 

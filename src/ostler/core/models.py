@@ -139,7 +139,7 @@ def _place(fleet: Fleet, request: Request, rooms: dict[str, Room]) -> bool:
         if _fits(request, fleet.workers[worker_id], room):
             _take(request, room)
             return True
-    able = fleet.index.shape(request, fleet.workers.values()).workers
+    able = fleet.index.workers_of(fleet.index.shape(request, fleet.workers.values()))
     for number in bits(able):
         worker = fleet.workers[fleet.index.worker_at(number)]
         if worker.id not in rooms:

@@ -1,22 +1,32 @@
 """Between the fleet and the ledger's rows: what a batch changed, and a fleet from what was kept."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
 from ostler.core.attempts import LOOK_AGAIN_S, forget_ended, remaining_s, set_state
 from ostler.core.claims import LEASE_S
 from ostler.core.dependencies import hold_again
-from ostler.core.fleet import Attempt, Fleet, Job, Task, Touched, Worker
+from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
 from ostler.core.jobs import revive, revive_task
 from ostler.core.outcomes import PREEMPTED_BY
 from ostler.core.queueing.usage import HALF_LIFE_S
 from ostler.core.room import Holding
 from ostler.core.timers import GRACE, LEASE, RUNTIME
+from ostler.core.touched import Touched
 from ostler.core.workers import add
 from ostler.domain import states
 from ostler.domain.hosts import HostPolicy
-from ostler.domain.records import AttemptRecord, Changes, JobProgress, Snapshot, TaskRecord, UsageRecord, WorkerRecord
+from ostler.domain.records import (
+    AttemptRecord,
+    Changes,
+    JobProgress,
+    JobRecord,
+    Snapshot,
+    TaskRecord,
+    UsageRecord,
+    WorkerRecord,
+)
 from ostler.domain.resources import Grant
 from ostler.domain.worker import Capabilities
 
@@ -39,6 +49,13 @@ def take_changes(fleet: Fleet, now: float) -> Changes:
         artifacts=touched.artifacts,
         manifest=touched.manifest,
         kept=[*touched.kept.values(), *fleet.kinds.take_changes()],
+        needs=touched.needs,
+        departed=touched.gone.departed,
+        gone_jobs=list(touched.gone.jobs),
+        gone_tasks=touched.gone.tasks,
+        gone_outputs=touched.gone.outputs,
+        gone_feed=touched.gone.feed,
+        gone_receipts=touched.gone.receipts,
         usage=[
             UsageRecord(user=user, gpu_seconds=fleet.usage.gpu_seconds(user, now), at=fleet.wall(now))
             for user in sorted(touched.users)
@@ -104,16 +121,17 @@ def _task_row(task: Task) -> TaskRecord:
 
 def _attempt_row(attempt: Attempt, fleet: Fleet) -> AttemptRecord:
     assert attempt.task is not None
+    held = attempt.held if attempt.will is None else attempt.will
     return AttemptRecord(
         attempt=attempt.id,
         task_id=attempt.task_id,
         job_id=attempt.task.job.id,
         worker=attempt.worker_id,
-        devices=list(attempt.held.grant.devices),
-        share_mib=attempt.held.grant.share_mib,
-        cores_milli=attempt.held.cores_milli,
-        memory_mib=attempt.held.memory_mib,
-        pool=attempt.held.pool,
+        devices=list(held.grant.devices),
+        share_mib=held.grant.share_mib,
+        cores_milli=held.cores_milli,
+        memory_mib=held.memory_mib,
+        pool=held.pool,
         state=attempt.outcome or attempt.phase,
         held=attempt.id in fleet.held,
         holder=attempt.task.holder is attempt,
@@ -147,13 +165,15 @@ def restore(
     now: float,
     epoch: float,
     hosts: dict[str, HostPolicy] | None = None,
+    jobs: Iterable[JobRecord] | None = None,
 ) -> Fleet:
     """The fleet as the ledger has it. Workers are away; what ran there are orphans whose grace starts now, and what was
-    claimed has a whole lease before it."""
+    claimed has a whole lease before it. `jobs`: in order of arrival, where the snapshot was read without them."""
     fleet = Fleet(new_attempt_id)
     fleet.epoch = epoch
     fleet.hosts = hosts or {}
     fleet.kinds.restore(snapshot.learnt)
+    fleet.tally.update((state, int(count)) for state, count in snapshot.tally.items())
     fleet.job_seq, fleet.feed_seq = snapshot.last_job_seq, snapshot.last_feed_seq
     for row in snapshot.workers:
         worker = add(fleet, row.id, _capabilities.decode(row.capabilities), now, row.claims)
@@ -161,14 +181,17 @@ def restore(
         worker.registered_at, worker.last_contact_at = row.registered_at, row.last_contact
         if worker.only_claims:
             worker.last_contact = now - max(0.0, fleet.wall(now) - row.last_contact)
-    for record in sorted(snapshot.jobs, key=lambda job: job.seq):
+    blocked: list[tuple[str, list[str]]] = []
+    for record in sorted(snapshot.jobs, key=lambda job: job.seq) if jobs is None else jobs:
         fleet.enter_job(revive(fleet, record, now))
+        if record.blocked_on:
+            blocked.append((record.id, record.blocked_on))
     for task_record in snapshot.tasks:
         revive_task(fleet, fleet.jobs[task_record.job_id], task_record)
     for attempt_record in snapshot.attempts:
         _hold_again(fleet, attempt_record, now)
-    for record in snapshot.jobs:
-        hold_again(fleet, fleet.jobs[record.id], record.blocked_on)
+    for job_id, blocked_on in blocked:
+        hold_again(fleet, fleet.jobs[job_id], blocked_on)
     for job in list(fleet.jobs.values()):
         _orphan_and_wait(fleet, job, now)
         if job.state in states.TERMINAL:

@@ -8,8 +8,8 @@ from ostler.core import attempts, checkpoints, outcomes
 from ostler.core.effects import Effect
 from ostler.core.fleet import Attempt, Fleet, Worker
 from ostler.core.learning import lessons
-from ostler.core.reports import can_come_back, take_back
-from ostler.domain.worker import ActiveTask
+from ostler.core.reports import can_come_back, not_authorised, take_back
+from ostler.domain.worker import WAITING, ActiveTask
 
 ENDED_STATES = ("succeeded", "completed", "failed", "cancelled", "returned")
 
@@ -26,9 +26,14 @@ def reconcile(
                 continue  # another task's attempt: it says nothing about this one
             if line.state in ENDED_STATES:
                 continue  # its result follows and will be acknowledged
+            if line.state == WAITING:
+                effects.append(not_authorised(worker, line.task_id, line.attempt))
+                continue
             attempt = attempts.hold_stray(fleet, worker, line.task_id, line.attempt, now)
         seen.add(attempt.id)
-        if line.state not in ENDED_STATES:
+        if line.state == WAITING:
+            effects += _still_waits(fleet, attempt, registering)
+        elif line.state not in ENDED_STATES:
             lessons.seen(fleet, attempt, line)
             effects += _still_there(fleet, attempt, now)
             if attempt.task is not None and attempt.is_current():
@@ -42,8 +47,18 @@ def reconcile(
     return effects
 
 
+def _still_waits(fleet: Fleet, attempt: Attempt, registering: bool) -> list[Effect]:
+    """It was sent ahead and has not begun. Whoever comes back hands it back: what it was to wait for may be over."""
+    if not attempt.is_current():
+        return attempts.stop(fleet, attempt, "this attempt is not authorised any more")
+    if attempt.recalled:
+        return attempts.cancel_message(fleet, attempt)
+    return attempts.call_back(fleet, attempt) if registering else []
+
+
 def _still_there(fleet: Fleet, attempt: Attempt, now: float) -> list[Effect]:
     task = attempt.task
+    attempts.has_begun(fleet, attempt, now)
     if task is not None and can_come_back(attempt, task):
         take_back(fleet, attempt, task, now)
         return []

@@ -11,6 +11,7 @@ from ostler.core.learning import lessons
 from ostler.domain import states
 
 SUCCESS = lessons.SUCCESS
+RAN = (*SUCCESS, "failed")
 STOPPED_BY_BUDGET = lessons.STOPPED_BY_BUDGET
 
 
@@ -18,14 +19,15 @@ def accepted(fleet: Fleet, worker: Worker, event: TaskAccepted, now: float) -> l
     attempt = worker.find(event.task_id, event.attempt)
     if attempt is None or not attempt.is_current():
         if attempt is not None:
+            attempts.has_begun(fleet, attempt, now)
             attempts.seen(fleet, attempt)
             return attempts.cancel_message(fleet, attempt)
-        return [_not_authorised(worker, event.task_id, event.attempt)]
+        return [not_authorised(worker, event.task_id, event.attempt)]
     attempts.accept(fleet, attempt, now)
     return attempts.cancel_message(fleet, attempt) if attempt.phase == "stopping" else []
 
 
-def _not_authorised(worker: Worker, task_id: str, attempt: str) -> CancelTask:
+def not_authorised(worker: Worker, task_id: str, attempt: str) -> CancelTask:
     reason = "this attempt is not authorised any more"
     return CancelTask(worker_id=worker.id, session=worker.session, task_id=task_id, attempt=attempt, reason=reason)
 
@@ -40,14 +42,27 @@ def ended(fleet: Fleet, worker: Worker, event: TaskEnded, now: float) -> list[Ef
     if attempt is None:
         return [ack, *_late(fleet, worker, event, now)]
     task = attempt.task
+    if event.state in RAN:
+        _did_run(fleet, attempt, event, now)
     if task is not None and can_come_back(attempt, task):
         take_back(fleet, attempt, task, now)
     counts = attempt.is_current()
+    if attempt.recalled and event.state == "cancelled" and not attempt.stop_reason:
+        event = msgspec.structs.replace(event, state="returned", fault="drain", error=attempts.CALLED_BACK)
     end(fleet, attempt, event, event.state, now)
     if not counts:
         return [ack]
     assert task is not None
     return [ack, *apply(fleet, worker, task, attempt.stop_reason, event, now, lessons.vram_of(attempt, worker))]
+
+
+def _did_run(fleet: Fleet, attempt: Attempt, event: TaskEnded, now: float) -> None:
+    """The end of a short one may be all that is heard of it. Of one that failed without having run, those before it may
+    still be there."""
+    if event.state in SUCCESS or event.run_s:
+        attempts.has_begun(fleet, attempt, now)
+    if not attempt.accepted and event.run_s and attempt.task is not None and attempt.phase == "assigned":
+        attempts.start_clock(fleet, attempt, attempt.task, now - event.run_s, watched=False)
 
 
 def end(fleet: Fleet, attempt: Attempt, event: TaskEnded, outcome: str, now: float) -> None:

@@ -14,6 +14,10 @@ class Holding(msgspec.Struct, frozen=True):
     grant: Grant = Grant()
 
 
+NOTHING = Holding(pool="")
+"""Of one that has no process here: it is yet to begin, or what it had is another's already."""
+
+
 def holding(request: Request, grant: Grant) -> Holding:
     return Holding(request.cores_milli, request.memory_mib, request.pool, grant)
 
@@ -30,7 +34,7 @@ def gpu_thousandths(held: Holding, offer: Offer) -> int:
 class Room:
     """Headroom, kept beside the holdings by `take` and `give` alone and compared with them in check()."""
 
-    __slots__ = ("_seen", "cores_milli", "memory_mib", "offer", "placed", "position", "users", "vram_mib")
+    __slots__ = ("_devices", "_seen", "cores_milli", "memory_mib", "offer", "placed", "position", "users", "vram_mib")
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
@@ -42,6 +46,7 @@ class Room:
         """Holdings on each device. 0: it can be granted whole."""
         self.position = {device.index: place for place, device in enumerate(offer.devices)}
         self.placed = dict.fromkeys(POOLS, 0)
+        self._devices: tuple[tuple[int, bool, int], ...] | None = None
         self._seen = any(device.free_mib is not None for device in offer.devices)
 
     def take(self, held: Holding) -> None:
@@ -51,9 +56,13 @@ class Room:
         self._change(held, -1)
 
     def _change(self, held: Holding, sign: int) -> None:
+        if not held.pool:
+            return
         self.cores_milli -= sign * held.cores_milli
         self.memory_mib -= sign * held.memory_mib
         self.placed[held.pool] += sign
+        if held.grant.devices:
+            self._devices = None
         for index in held.grant.devices:
             place = self.position.get(index)
             if place is None:  # the device has left the offer while it was held
@@ -67,7 +76,8 @@ class Room:
         return self.offer.devices[place].seen_free(free) if self._seen else free
 
     def free_memory(self) -> int:
-        return max(0, self.offer.seen_available(self.memory_mib))
+        free, seen = self.memory_mib, self.offer.available_mib
+        return max(0, free if seen is None or free < seen else seen)
 
     def free_devices(self) -> int:
         return self.users.count(0)
@@ -78,8 +88,10 @@ class Room:
 
     def device_state(self) -> tuple[tuple[int, bool, int], ...]:
         """What decides whether a GPU request can be served, whatever the devices' order."""
-        devices = enumerate(zip(self.users, self.offer.devices, strict=True))
-        return tuple(sorted((self.free_vram(i), users == 0, device.vram_mib) for i, (users, device) in devices))
+        if self._devices is None:
+            each = enumerate(zip(self.users, self.offer.devices, strict=True))
+            self._devices = tuple(sorted((self.free_vram(i), users == 0, one.vram_mib) for i, (users, one) in each))
+        return self._devices
 
 
 def pick_devices(request: Request, room: Room) -> Grant | None:

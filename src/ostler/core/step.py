@@ -1,6 +1,6 @@
 """One event, one step: the fleet changes and the effects are returned. No I/O, no clock, no randomness of its own."""
 
-from ostler.core import claims, deadlines, jobs, manifest, models, reports, workers
+from ostler.core import claims, deadlines, jobs, manifest, models, pruning, reports, workers
 from ostler.core.effects import CloseSession, Effect
 from ostler.core.events import (
     CancelRequested,
@@ -15,6 +15,7 @@ from ostler.core.events import (
     ManifestApplied,
     ModelLoad,
     ModelPriced,
+    PruneRequested,
     RequeueRequested,
     ServiceReported,
     TaskAccepted,
@@ -26,12 +27,26 @@ from ostler.core.events import (
     WorkerRegistered,
 )
 from ostler.core.fleet import Fleet
+from ostler.core.portions import Portions, whole
+
+
+def large(fleet: Fleet, event: Event, now: float) -> Portions | None:
+    """The step of an event that may bring thousands of jobs, for whoever has something else to do meanwhile."""
+    match event:
+        case JobsSubmitted():
+            return jobs.submit(fleet, event, now)
+        case ManifestApplied():
+            return manifest.follow(fleet, event, now)
+        case _:
+            return None
 
 
 def step(fleet: Fleet, event: Event, now: float) -> list[Effect]:
     match event:
+        case TaskEnded() | TaskAccepted() | WorkerBeat() | WorkerAsked() | ServiceReported():
+            return _spoken(fleet, event, now)
         case JobsSubmitted():
-            return jobs.submit(fleet, event, now)
+            return whole(jobs.submit(fleet, event, now))
         case CancelRequested():
             return jobs.cancel(fleet, event, now)
         case RequeueRequested():
@@ -47,7 +62,9 @@ def step(fleet: Fleet, event: Event, now: float) -> list[Effect]:
         case HubWasAway():
             return deadlines.hub_was_away(fleet, event.seconds)
         case ManifestApplied():
-            return manifest.follow(fleet, event, now)
+            return whole(manifest.follow(fleet, event, now))
+        case PruneRequested():
+            return pruning.prune(fleet, event)
         case Keep():
             fleet.keep(event.scope, event.key, event.value)
             return []
@@ -61,8 +78,6 @@ def step(fleet: Fleet, event: Event, now: float) -> list[Effect]:
             return claims.beat(fleet, event, now)
         case ClaimEnded():
             return claims.ended(fleet, event, now)
-        case _:
-            return _spoken(fleet, event, now)
 
 
 Spoken = WorkerBeat | WorkerAsked | TaskAccepted | TaskEnded | ServiceReported

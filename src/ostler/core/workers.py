@@ -15,6 +15,8 @@ from ostler.domain.worker import Capabilities, Slots
 
 SILENCE_S = 30.0
 """Three heartbeats."""
+AHEAD_MOST = 256
+"""What one worker is sent beyond its room, however much it would take."""
 CLAIMS_WITHIN_S = 120.0
 """A machine that only claims and has not been heard of for this long is taken for gone."""
 
@@ -39,6 +41,7 @@ def registered(fleet: Fleet, event: WorkerRegistered, now: float) -> list[Effect
     worker.session = worker.newest_session = event.session
     worker.boot_id = event.boot_id
     worker.address = event.address
+    worker.ahead = min(event.ahead, AHEAD_MOST)
     worker.leaving = False
     worker.slots = None
     worker.in_use = {}
@@ -70,6 +73,7 @@ def beat(fleet: Fleet, worker: Worker, event: WorkerBeat, now: float) -> list[Ef
         set_offer(fleet, worker, event.capabilities)
     if event.draining and not worker.leaving:
         worker.leaving = True
+        fleet.look_ahead[worker.id] = None
         fleet.announce(now, "worker", worker.id, state="draining", reason="the worker is shutting down")
         fleet.index.room_changed(worker)
     if event.slots is not None:
@@ -91,7 +95,7 @@ def asked(fleet: Fleet, worker: Worker, event: WorkerAsked, now: float) -> list[
 def left(fleet: Fleet, event: WorkerLeft, now: float) -> list[Effect]:
     worker = fleet.workers.get(event.worker_id)
     if worker is not None and worker.session == event.session:
-        go_offline(fleet, worker, "its connection closed", now)
+        go_offline(fleet, worker, event.reason or "its connection closed", now)
     return []
 
 
@@ -125,6 +129,7 @@ def drain(fleet: Fleet, event: DrainRequested, now: float) -> list[Effect]:
         return [Refuse(ref=event.ref, error=NotFound(f"there is no worker {event.worker_id}"))]
     if worker.draining != event.draining:
         worker.draining = event.draining
+        fleet.look_ahead[worker.id] = None
         fleet.index.room_changed(worker)
         fleet.touch_worker(worker)
         word = "draining" if event.draining else "resumed"
@@ -134,6 +139,7 @@ def drain(fleet: Fleet, event: DrainRequested, now: float) -> list[Effect]:
 
 def set_offer(fleet: Fleet, worker: Worker, capabilities: Capabilities) -> None:
     worker.capabilities = capabilities
+    fleet.look_ahead[worker.id] = None
     offer = fleet.offer_of(worker.id, capabilities, worker.claims)
     if offer != worker.offer:
         lasting = offer.at_best() != worker.offer.at_best()
@@ -150,4 +156,5 @@ def _set_slots(fleet: Fleet, worker: Worker, slots: Slots, now: float) -> None:
     worker.slots, worker.in_use = slots, in_use
     worker.slots_at = now
     if is_news:  # a heartbeat that says nothing new costs nobody a look
+        fleet.look_ahead[worker.id] = None
         fleet.index.room_changed(worker)

@@ -96,8 +96,23 @@ class LedgerError(OstlerError):
     title = "ledger error"
 
 
+class NotYet(LedgerError):
+    """The ledger cannot be had now, but waiting may help: its server is away or starting, or another hub leads."""
+
+
 class Deposed(LedgerError):
     """Another hub leads now: this one writes nothing any more and stops."""
+
+
+class NotLeading(OstlerError):
+    """This hub stands by: the caller asks the one that leads, or waits until one does."""
+
+    status = 503
+    title = "not leading"
+
+    def __init__(self, detail: str, leader: str = "") -> None:
+        super().__init__(detail)
+        self.leader = leader
 
 
 class IllegalMove(Exception):

@@ -1,13 +1,16 @@
 """A job as it is submitted: the spec, what makes one valid, and what the core keeps of it."""
 
 import re
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from itertools import compress
+from operator import attrgetter, is_not
 from typing import Annotated, Any, Literal
 
 import msgspec
 
 from ostler.domain.errors import BadInput, TooLarge, Unreadable
-from ostler.domain.labels import parse_constraint
+from ostler.domain.labels import Constraint, parse_constraint
 from ostler.domain.quantities import AUTO, needed_mib, needed_milli
 from ostler.domain.resources import BACKENDS, POOLS, Request
 
@@ -121,12 +124,12 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
             cores_milli=needed_milli(self.min_cpu_cores),
             memory_mib=needed_mib(self.first_memory_gb if self.min_memory_gb == AUTO else self.min_memory_gb),
             pool=self.slot_pool or ("batch" if self.type == "batch" else "service"),
-            labels=tuple(sorted(parse_constraint(text, "labels") for text in self.labels)),
-            prefer=tuple(sorted(parse_constraint(text, "prefer_labels") for text in self.prefer_labels)),
+            labels=_constraints(self.labels, "labels"),
+            prefer=_constraints(self.prefer_labels, "prefer_labels"),
             nodes=max(1, self.node_count),
             model=self.training.model if self.training else "",
-            allowed_hosts=tuple(sorted(set(self.allowed_hosts))),
-            denied_hosts=tuple(sorted(set(self.denied_hosts))),
+            allowed_hosts=tuple(sorted(set(self.allowed_hosts))) if self.allowed_hosts else (),
+            denied_hosts=tuple(sorted(set(self.denied_hosts))) if self.denied_hosts else (),
             prefers_cuda=self._prefers_cuda(),
             cuda_first_s=self._cuda_first_s(),
             attended=self._is_attended(),
@@ -232,19 +235,25 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
         return max(grace, STOP_ALONE_GRACE_S) if self.stops_alone else grace
 
 
+def _constraints(texts: list[str], field: str) -> tuple[Constraint, ...]:
+    return tuple(sorted(parse_constraint(text, field) for text in texts)) if texts else ()
+
+
 def _one_of(gpu_types: str) -> str:
     """The types that will do, in the one spelling that makes equal requests equal; empty: any."""
+    if not gpu_types:
+        return ""
     named = {word.strip().lower() for word in gpu_types.split("|")}
     return "" if "auto" in named else "|".join(sorted(named - {""}))
 
 
 _decode = msgspec.json.Decoder(JobSpec)
-_NO_TRAINING = Training()
 _PLAIN_DEFAULTS = {
     field.name: field.default
     for field in msgspec.structs.fields(JobSpec)
     if isinstance(field.default, (str, int, float, bool))
 }
+_plain_values = attrgetter(*_PLAIN_DEFAULTS)
 
 
 def decode_spec(data: bytes, where: str = "") -> JobSpec:
@@ -260,9 +269,11 @@ def decode_spec(data: bytes, where: str = "") -> JobSpec:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(f"{where or 'the spec'} is not JSON: {error}") from None
     validate(spec, where)
-    for name, default in _PLAIN_DEFAULTS.items():
+    values, defaults = _plain_values(spec), _PLAIN_DEFAULTS.values()
+    given = map(is_not, values, defaults)
+    for name, value, default in compress(zip(_PLAIN_DEFAULTS, values, defaults, strict=True), given):
         # The encoder leaves out what *is* the default, so that one spec has one spelling.
-        if getattr(spec, name) == default:
+        if value == default:
             setattr(spec, name, default)
     return spec
 
@@ -275,62 +286,115 @@ def validate(spec: JobSpec, where: str = "") -> None:
 
 
 def _problems(spec: JobSpec) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-
-    def need(ok: bool, field: str, what: str) -> None:
-        if not ok:
-            found.append((field, what))
-
-    need(
-        bool(spec.command) and bool(spec.command[0]),
-        "command",
-        "must name a program: a list of at least one non-empty string",
-    )
-    need(not any("\0" in part for part in spec.command), "command", "must not contain NUL characters")
-    need(
-        not any("\0" in k + v or "=" in k or not k for k, v in spec.env.items()),
-        "env",
-        "names must be non-empty, without '=' or NUL",
-    )
-    need(not spec.id or JOB_ID.fullmatch(spec.id) is not None, "id", "must match [A-Za-z0-9][A-Za-z0-9_-]{0,127}")
-    need(len(spec.name) <= 256, "name", "must have at most 256 characters")
-    need(spec.type in TYPES, "type", f"{spec.type!r} is not one of {', '.join(TYPES)}")
-    need(spec.slot_pool in ("", *POOLS), "slot_pool", f"{spec.slot_pool!r} is not one of {', '.join(POOLS)}")
-    need(spec.job_tier in TIERS, "job_tier", f"{spec.job_tier!r} is not one of {', '.join(TIERS)}")
-    need(
-        spec.gpu_backend.lower() in ("", *BACKENDS),
-        "gpu_backend",
-        f"{spec.gpu_backend!r} is not one of {', '.join(BACKENDS)}",
-    )
-    shares = not (spec.gpu_share and spec.gpu_count)
-    need(shares, "gpu_share", "is a part of one GPU: give either gpu_share or gpu_count")
-    automatic = AUTO in (spec.min_vram_gb, spec.min_memory_gb)
-    need(not (spec.gpu_share and spec.min_vram_gb == AUTO), "min_vram_gb", "'auto' and gpu_share say two things of one")
-    first = spec.first_vram_gb or spec.first_memory_gb
-    need(automatic or not first, "min_vram_gb", "must be 'auto' where first_vram_gb or first_memory_gb is given")
-    need(spec.on_oom in ("", "fail", "larger"), "on_oom", f"{spec.on_oom!r} is not 'fail' or 'larger'")
-    need(spec.array <= MAX_ARRAY, "array", f"{spec.array} is over the limit of {MAX_ARRAY}")
-    need(not (spec.array and spec.node_count > 1), "array", "cannot be combined with node_count above 1")
-    need(spec.node_count <= MAX_NODES, "node_count", f"{spec.node_count} is over the limit of {MAX_NODES}")
-    alone = spec.type == "batch" or not spec.size()
-    need(alone, "type", f"a {spec.type} has one task: neither array nor node_count")
-    named = SNAPSHOT_ID.fullmatch(spec.snapshot_id) is not None
-    need(not spec.snapshot_id or named, "snapshot_id", "must be a sha256: 64 hexadecimal digits")
-    need(spec.on_lost_contact in ("continue", "stop"), "on_lost_contact", "must be 'continue' or 'stop'")
-    need(spec.id not in spec.depends_on or not spec.id, "depends_on", "a job cannot wait for itself")
-    for field in ("labels", "prefer_labels"):
-        for text in getattr(spec, field):
+    found = [(field, told(spec)) for field, holds, told in _RULES if not holds(spec)]
+    for field, constraints in (("labels", spec.labels), ("prefer_labels", spec.prefer_labels)):
+        for text in constraints:
             try:
                 parse_constraint(text, field)
             except BadInput as error:
                 found.extend(error.errors)
     for path in spec.outputs:
-        inside = path and not path.startswith(("/", "~")) and ".." not in path.split("/") and "\0" not in path
-        need(bool(inside), "outputs", f"{path!r} is not a path inside the task's working directory")
-    training = spec.training or _NO_TRAINING
-    need(training.goal in ("", "min", "max"), "training.goal", f"{training.goal!r} is not 'min' or 'max'")
-    need(len(training.hyper) <= 1000, "training.hyper", "has over 1000 keys")
+        if not path or path.startswith(("/", "~")) or ".." in path.split("/") or "\0" in path:
+            found.append(("outputs", f"{path!r} is not a path inside the task's working directory"))
+    if spec.training is not None:
+        goal = spec.training.goal
+        if goal not in ("", "min", "max"):
+            found.append(("training.goal", f"{goal!r} is not 'min' or 'max'"))
+        if len(spec.training.hyper) > 1000:
+            found.append(("training.hyper", "has over 1000 keys"))
     return found
+
+
+Rule = tuple[str, Callable[[JobSpec], bool], Callable[[JobSpec], str]]
+
+
+def _rule(field: str, holds: Callable[[JobSpec], bool], otherwise: str | Callable[[JobSpec], str]) -> Rule:
+    return field, holds, otherwise if callable(otherwise) else lambda _: otherwise
+
+
+def _known_word(field: str, known: Sequence[str], optional: bool = False) -> Rule:
+    allowed = {*known, ""} if optional else {*known}
+    value = attrgetter(field)
+    return _rule(
+        field,
+        lambda spec: value(spec) in allowed or (field == "gpu_backend" and value(spec).lower() in allowed),
+        lambda spec: f"{value(spec)!r} is not one of {', '.join(known)}",
+    )
+
+
+def _at_most(field: str, most: int) -> Rule:
+    value = attrgetter(field)
+    return _rule(field, lambda spec: value(spec) <= most, lambda spec: f"{value(spec)} is over the limit of {most}")
+
+
+def _is_automatic(spec: JobSpec) -> bool:
+    return AUTO in (spec.min_vram_gb, spec.min_memory_gb)
+
+
+_RULES: tuple[Rule, ...] = (
+    _rule(
+        "command",
+        lambda spec: bool(spec.command and spec.command[0]),
+        "must name a program: a list of at least one non-empty string",
+    ),
+    _rule("command", lambda spec: "\0" not in "".join(spec.command), "must not contain NUL characters"),
+    _rule(
+        "env",
+        lambda spec: not (spec.env and any("\0" in k + v or "=" in k or not k for k, v in spec.env.items())),
+        "names must be non-empty, without '=' or NUL",
+    ),
+    _rule(
+        "id",
+        lambda spec: not spec.id or JOB_ID.fullmatch(spec.id) is not None,
+        "must match [A-Za-z0-9][A-Za-z0-9_-]{0,127}",
+    ),
+    _rule("name", lambda spec: len(spec.name) <= 256, "must have at most 256 characters"),
+    _known_word("type", TYPES),
+    _known_word("slot_pool", POOLS, optional=True),
+    _known_word("job_tier", TIERS),
+    _known_word("gpu_backend", BACKENDS, optional=True),
+    _rule(
+        "gpu_share",
+        lambda spec: not (spec.gpu_share and spec.gpu_count),
+        "is a part of one GPU: give either gpu_share or gpu_count",
+    ),
+    _rule(
+        "min_vram_gb",
+        lambda spec: not (spec.gpu_share and spec.min_vram_gb == AUTO),
+        "'auto' and gpu_share say two things of one",
+    ),
+    _rule(
+        "min_vram_gb",
+        lambda spec: not (spec.first_vram_gb or spec.first_memory_gb) or _is_automatic(spec),
+        "must be 'auto' where first_vram_gb or first_memory_gb is given",
+    ),
+    _rule(
+        "on_oom",
+        lambda spec: spec.on_oom in ("", "fail", "larger"),
+        lambda spec: f"{spec.on_oom!r} is not 'fail' or 'larger'",
+    ),
+    _at_most("array", MAX_ARRAY),
+    _rule(
+        "array",
+        lambda spec: not (spec.array and spec.node_count > 1),
+        "cannot be combined with node_count above 1",
+    ),
+    _at_most("node_count", MAX_NODES),
+    _rule(
+        "type",
+        lambda spec: spec.type == "batch" or not spec.size(),
+        lambda spec: f"a {spec.type} has one task: neither array nor node_count",
+    ),
+    _rule(
+        "snapshot_id",
+        lambda spec: not spec.snapshot_id or SNAPSHOT_ID.fullmatch(spec.snapshot_id) is not None,
+        "must be a sha256: 64 hexadecimal digits",
+    ),
+    _rule("on_lost_contact", lambda spec: spec.on_lost_contact in ("continue", "stop"), "must be 'continue' or 'stop'"),
+    _rule("depends_on", lambda spec: not (spec.id and spec.id in spec.depends_on), "a job cannot wait for itself"),
+)
+"""What a valid spec is held to, each with the field that is blamed. What is said is only made up when it is needed:
+queues are filled by the million."""
 
 
 def _bad_fields(data: bytes, where: str, first: str) -> BadInput:

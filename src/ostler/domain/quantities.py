@@ -49,7 +49,7 @@ def parse_duration(text: str | int | float, where: str = "duration") -> float:
 
 def needed_mib(gib: float) -> int:
     """A need, rounded up: a job never gets less than it asked for."""
-    return math.ceil(round(gib * 1024, 6))
+    return math.ceil(round(gib * 1024, 6)) if gib else 0
 
 
 def offered_mib(gib: float) -> int:
@@ -58,7 +58,7 @@ def offered_mib(gib: float) -> int:
 
 
 def needed_milli(cores: float) -> int:
-    return math.ceil(round(cores * 1000, 6))
+    return math.ceil(round(cores * 1000, 6)) if cores else 0
 
 
 def offered_milli(cores: float) -> int:

@@ -19,5 +19,14 @@ class Quotas(msgspec.Struct, forbid_unknown_fields=True):
     default: Quota = Quota()
     users: dict[str, Quota] = {}
 
+    @property
+    def limit_what_runs(self) -> bool:
+        default = self.default.running_gpus or self.default.running_jobs
+        return bool(default) or any(quota.running_gpus or quota.running_jobs for quota in self.users.values())
+
+    @property
+    def limit_the_queue(self) -> bool:
+        return bool(self.default.queued_jobs) or any(quota.queued_jobs for quota in self.users.values())
+
     def of(self, user: str) -> Quota:
         return self.users.get(user, self.default)

@@ -1,5 +1,7 @@
 """What the ledger keeps. Times are wall-clock seconds since the epoch: rows outlive a process's own clock."""
 
+from hashlib import sha256
+
 import msgspec
 
 from ostler.domain.job import Terms
@@ -221,6 +223,36 @@ class KeptRecord(msgspec.Struct, kw_only=True):
     value: bytes | None
 
 
+class NeedRecord(msgspec.Struct, kw_only=True, frozen=True):
+    """A job that depends on another, as its spec says."""
+
+    job_id: str
+    on_id: str
+
+
+class DepartedRecord(msgspec.Struct, kw_only=True):
+    """A job that is gone, and whose id a client chose: it may come again with the same spec, and with no other."""
+
+    id: str
+    digest: str
+    """Of its spec: `digest_of`."""
+    state: str
+    """In which it ended."""
+    at: float
+    """When it was removed."""
+
+
+class OutputKey(msgspec.Struct, kw_only=True, frozen=True):
+    """An artifact as the output of one task."""
+
+    id: str
+    task_id: str
+
+
+def digest_of(spec: bytes) -> str:
+    return sha256(spec).hexdigest()
+
+
 class Changes(msgspec.Struct, kw_only=True):
     """Everything that one batch of events changed. It becomes durable whole or not at all."""
 
@@ -239,6 +271,16 @@ class Changes(msgspec.Struct, kw_only=True):
     """Ids of those whose bytes are no longer kept; but never those that a succeeded task points to."""
     manifest: list[ManifestRecord] = []
     kept: list[KeptRecord] = []
+    needs: list[NeedRecord] = []
+    departed: list[DepartedRecord] = []
+    gone_jobs: list[str] = []
+    """Ids of jobs whose rows go, and what is said of whom they depend on."""
+    gone_tasks: list[str] = []
+    """Ids of tasks that go with all their attempts."""
+    gone_outputs: list[OutputKey] = []
+    """Tasks that ended and give up what they left behind."""
+    gone_feed: list[int] = []
+    gone_receipts: list[str] = []
 
     def __bool__(self) -> bool:
         return any(getattr(self, field) for field in self.__struct_fields__)
@@ -260,5 +302,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     manifest: ManifestRecord | None = None
     learnt: dict[str, bytes] = {}
     """What is kept of the kinds of jobs."""
+    tally: dict[str, bytes] = {}
+    """How many jobs have ended in each state, in digits."""
     last_job_seq: int = 0
     last_feed_seq: int = 0

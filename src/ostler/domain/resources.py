@@ -106,9 +106,6 @@ class Offer(msgspec.Struct, frozen=True):
     def has_cuda(self) -> bool:
         return self.backend == "nvidia" and bool(self.devices)
 
-    def seen_available(self, mib: int) -> int:
-        return mib if self.available_mib is None else min(mib, self.available_mib)
-
     def at_best(self) -> "Offer":
         """As it is when nobody outside takes anything and every device is clean."""
         taken = any(device.outside_mib or device.quarantine or device.free_mib is not None for device in self.devices)

@@ -127,6 +127,10 @@ class Slots(msgspec.Struct, kw_only=True):
         return self.batch_in_use if pool == "batch" else self.service_in_use
 
 
+WAITING = "waiting"
+"""In a worker's account: it was sent ahead, and has not begun."""
+
+
 class ActiveTask(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One line of a worker's account of what it holds."""
 

@@ -51,7 +51,7 @@ class KeySetup(msgspec.Struct, frozen=True):
     """SHA-256 of the secret, in hex."""
     user: str
     role: str
-    """Of a `worker` it opens tunnels, and nothing else."""
+    """Of a `worker` it opens tunnels, and nothing else; those of the worker that is named as its user, or of any."""
     limits: KeyLimits = KeyLimits()
 
 
@@ -66,6 +66,8 @@ class Way(msgspec.Struct, frozen=True, array_like=True):
     """Put before the path of every request."""
     api_key: str = ""
     """Shown as `Authorization: Bearer`."""
+    worker: str = ""
+    """Whose tunnels these are: another's token opens none of them."""
 
 
 STRAIGHT = Way()

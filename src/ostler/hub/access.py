@@ -27,6 +27,7 @@ class Caller(msgspec.Struct, frozen=True):
     role: str
     user: str
     token_id: str
+    expires_at: float | None = None
 
     @property
     def sees_all(self) -> bool:
@@ -64,7 +65,7 @@ class Access:
         token = self._by_digest.get(_presented(authorization))
         if token is None or self._is_over(token):
             return None
-        return Caller(token.role, token.user, token.id)
+        return Caller(token.role, token.user, token.id, token.expires_at)
 
     def of_roles(self, *roles: str) -> list[TokenRecord]:
         """The tokens that are good now."""
@@ -93,6 +94,12 @@ class Access:
             expires_at=None if expires_s is None else now + expires_s,
         )
         return record, secret
+
+    def know(self, tokens: list[TokenRecord]) -> None:
+        """These and the files' own, and no others: as another hub has written them."""
+        files = [token for token in self._by_digest.values() if token.id in FILE_ROLES]
+        found = [token for token in tokens if token.revoked_at is None]
+        self._by_digest = {token.digest: token for token in (*found, *files)}
 
     def admit(self, record: TokenRecord) -> None:
         """Once it is durable."""

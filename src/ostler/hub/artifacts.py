@@ -18,5 +18,5 @@ class Artifacts:
         return ArtifactRecord(id=artifact_id, task_id=task_id, job_id=task_id.partition(".")[0], size=size)
 
     def metrics(self, artifact_id: str) -> dict[str, float]:
-        """What is found about the task in its outputs. Blocks."""
-        return metrics_in(self.store.path(artifact_id)) if self.store.has(artifact_id) else {}
+        """What is found about the task in its outputs, which may be removed meanwhile. Blocks."""
+        return metrics_in(self.store.place(artifact_id)) if self.store.has(artifact_id) else {}

@@ -113,7 +113,7 @@ def task_row_document(task: TaskRecord) -> Document:
 
 def worker_document(worker: Worker, now: float) -> Document:
     """WorkerInfo of the protocol, and what Ostler adds to it."""
-    live = [held for held in worker.attempts.values() if held.phase != "lapsed"]
+    live = [held for held in worker.attempts.values() if held.phase != "lapsed" and held.after is None]
     document: Document = {
         "id": worker.id,
         "backend": worker.offer.backend,

@@ -4,10 +4,19 @@ from collections.abc import Callable
 
 import msgspec
 
-from ostler.core.events import ClaimEnded, Event, JobsSubmitted, ManifestApplied, RequeueRequested, TaskEnded
+from ostler.core.events import (
+    ClaimEnded,
+    Event,
+    JobsSubmitted,
+    ManifestApplied,
+    PruneRequested,
+    RequeueRequested,
+    TaskEnded,
+)
 from ostler.domain import states
 from ostler.domain.job import Training
 from ostler.domain.records import ArtifactRecord
+from ostler.hub import old
 from ostler.ledger.base import Ledger
 
 Read = Callable[[Ledger], None]
@@ -16,9 +25,10 @@ PAGE = 1000
 
 class _Spec(msgspec.Struct):
     training: Training | None = None
+    depends_on: list[str] = []
 
 
-_training_of = msgspec.json.Decoder(_Spec).decode
+_spec_of = msgspec.json.Decoder(_Spec).decode
 
 
 def bring(event: Event) -> Read | None:
@@ -35,6 +45,8 @@ def bring(event: Event) -> Read | None:
             return lambda ledger: _claim_ended(ledger, event)
         case ManifestApplied():
             return lambda ledger: _manifest(ledger, event)
+        case PruneRequested():
+            return lambda ledger: old.look_up(ledger, event)
         case _:
             return None
 
@@ -47,6 +59,7 @@ def _submitted(event: JobsSubmitted) -> Read | None:
 
     def read(ledger: Ledger) -> None:
         event.known = ledger.jobs(wanted) if wanted else {}
+        event.departed = ledger.departed(wanted) if wanted else {}
         event.answered = ledger.receipt(event.receipt.key) if event.receipt is not None else None
 
     return read
@@ -55,6 +68,7 @@ def _submitted(event: JobsSubmitted) -> Read | None:
 def _requeued(ledger: Ledger, event: RequeueRequested) -> None:
     """The job's row, and those of its tasks that have ended and may have left memory."""
     event.ended = ledger.jobs([event.job_id]).get(event.job_id)
+    event.depends_on = _spec_of(event.ended.spec).depends_on if event.ended is not None else []
     last, more = -1, True
     while more:
         page = ledger.tasks_of(event.job_id, after=last, limit=PAGE)
@@ -73,7 +87,7 @@ def _artifact(ledger: Ledger, record: ArtifactRecord) -> None:
     """Whose it is, and what it was made for."""
     job = ledger.jobs([record.job_id]).get(record.job_id)
     if job is not None:
-        training = _training_of(job.spec).training or Training()
+        training = _spec_of(job.spec).training or Training()
         record.name, record.user = job.name, job.user
         record.model, record.mode = training.model, training.mode
 

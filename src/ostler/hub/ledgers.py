@@ -1,39 +1,32 @@
-"""Which ledger a hub is on, and that it is alone in writing to it."""
+"""Which ledger a hub is on, how it gets there, and that it is alone in writing to it."""
 
 import asyncio
 import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
 
-from ostler.domain.errors import BadInput, LedgerError
-from ostler.ledger.base import Ledger
+from ostler import __version__
+from ostler.domain.errors import BadInput, LedgerError, NotYet
+from ostler.hub.leading import Alone, Shared
 from ostler.ledger.sqlite import SqliteLedger
 from ostler.ledger.sqlite_file import take_lock
 
-if TYPE_CHECKING:
-    from ostler.ledger.postgres import PostgresLedger
-
 FILE = "ostler.db"
 WAIT_S = 60.0
-"""For a server that is not there yet, and for the hub that led before."""
-LOOK_S = 0.5
-RENEW_S = 5.0
+"""For a server that is not there, before the hub gives up."""
+LOOK_S = 0.25
+CLOCKS_DIFFER_S = 5.0
 
 _NO_DRIVER = "ledger: PostgreSQL's driver is missing; install it: pip install 'ostler[postgresql]'"
 _log = logging.getLogger("ostler.hub")
-
-Tenure = Callable[[], Coroutine[Any, Any, None]]
-"""Runs for as long as the ledger is this hub's; its error says why it is no more."""
-
-
-async def for_good() -> None:
-    await asyncio.Event().wait()
+T = TypeVar("T")
 
 
 def shown(url: str, state: Path) -> str:
@@ -48,25 +41,18 @@ def shown(url: str, state: Path) -> str:
 
 
 @asynccontextmanager
-async def opened(url: str, state: Path, wait_s: float = WAIT_S) -> AsyncIterator[tuple[Ledger, Tenure]]:
-    """The ledger at this address; in the state folder's own file where none is given."""
+async def opened(url: str, state: Path, reached_at: str = "", wait_s: float = WAIT_S) -> AsyncIterator[Alone | Shared]:
+    """A place at the ledger at this address; at the state folder's own file where none is given."""
     async with AsyncExitStack() as held:
         if not url:
             file = SqliteLedger(state / FILE)
             held.callback(file.close)
-            yield file, for_good
+            yield Alone(file, reached_at)
             return
         held.callback(os.close, _lock(state))
-        ledger = await _led(url, f"{socket.gethostname()}:{state} ({_own_id(state)})", wait_s)
-        held.callback(ledger.close)
-        _log.info("the ledger is %s, in term %d", ledger.shown, ledger.term)
-
-        async def leading() -> None:
-            while True:
-                await asyncio.sleep(RENEW_S)
-                await asyncio.to_thread(ledger.renew)
-
-        yield ledger, leading
+        seat = await waiting(lambda: _seat(url, state, reached_at), wait_s)
+        held.callback(seat.close)
+        yield seat
 
 
 def _lock(state: Path) -> int:
@@ -80,33 +66,48 @@ def _lock(state: Path) -> int:
 
 
 def _own_id(state: Path) -> str:
-    """Stays with the folder: a hub that is started again takes over from itself, and only from itself."""
+    """Stays with the folder in its place: a hub that is started again takes over from itself, and only from itself. A
+    copy of the folder is another hub."""
     file = state / "hub.id"
     if not file.exists():
         file.write_text(f"{token_hex(4)}\n")
-    return file.read_text().strip()
+    return sha256(f"{socket.gethostname()}:{state}:{file.read_text().strip()}".encode()).hexdigest()[:8]
 
 
-async def _led(url: str, holder: str, wait_s: float) -> "PostgresLedger":
-    """Open and led by this hub. A server that is away is waited for, and so is the end of another hub's lease."""
+def _seat(url: str, state: Path, reached_at: str) -> Shared:
     try:
         from ostler.ledger.postgres import PostgresLedger
-        from ostler.ledger.postgres_server import NotYet
+        from ostler.ledger.postgres_leading import Hub
     except ImportError:
         raise BadInput(_NO_DRIVER) from None
+    ident = _own_id(state)
+    holder = f"{socket.gethostname()}:{state} ({ident})"
 
-    def attempt() -> PostgresLedger:
+    def opening() -> PostgresLedger:
         with ExitStack() as closing:
             ledger = PostgresLedger(url)
             closing.callback(ledger.close)
-            if ledger.lead(holder) is None:
-                raise NotYet(
-                    f"the ledger {ledger.shown}: the hub {ledger.leader().holder} leads. Stop it first, or give this "
-                    "hub another database"
-                )
+            ledger.enter(ident, Hub(holder, reached_at, __version__))
+            _say_if_it_differs(time.time() - ledger.server_time())
             closing.pop_all()
             return ledger
 
+    return Shared(opening, holder)
+
+
+def _say_if_it_differs(ahead_s: float) -> None:
+    """Who leads is by the server's clock alone, but what one hub has written at some time another reads by its own."""
+    if abs(ahead_s) > CLOCKS_DIFFER_S:
+        _log.warning(
+            "this machine's clock is %.0f s %s that of the ledger's server: timeouts of tasks and tokens would end too "
+            "%s when this hub takes over; set the clocks of all hubs (NTP)",
+            abs(ahead_s),
+            *(("ahead of", "early") if ahead_s > 0 else ("behind", "late")),
+        )
+
+
+async def waiting(attempt: Callable[[], T], wait_s: float) -> T:
+    """What the attempt gives. While the server is away it is made again, for so long and no longer."""
     deadline, said = time.monotonic() + wait_s, ""
     while True:
         try:

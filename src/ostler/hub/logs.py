@@ -3,15 +3,19 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakValueDictionary
 
 from ostler.core.fleet import Fleet
+from ostler.domain.errors import TooLarge
 from ostler.hub.loop import Loop
 from ostler.hub.sessions import Sessions
 from ostler.store.logs import LogStore
+from ostler.store.streaming import in_thread
 from ostler.wire.messages import LogRequest
 
 CHUNK = 64 * 1024
+FULL = "the hub keeps no more of this log for now; its end follows when the task has ended"
 SNAPSHOT_WAIT_S = 2.0
 """How long a reader who does not follow waits for a running task's newest bytes."""
 ASK_AGAIN_S = 5.0
@@ -27,14 +31,21 @@ class Logs:
         self._closed = False
         self._complete: set[str] = set()
         """Live attempts of which everything is here."""
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="log-writer")
+        self._full: set[str] = set()
+        """Those of which no more is taken until they end; their readers have been told."""
 
-    def append(self, attempt: str, offset: int, data: bytes, gap: int = 0) -> int:
-        if gap:
-            mark = f"\n[ostler: {gap} bytes left out here]\n".encode()
-            offset = self.store.append(attempt, offset, mark)
-        size = self.store.append(attempt, offset, data) if data else self.store.size(attempt)
-        self._wake(attempt)
-        return size
+    async def append(self, attempt: str, offset: int, data: bytes, gap: int = 0, ending: bool = False) -> int:
+        """In a thread: a disk that is busy with somebody's flood holds up nobody else."""
+        try:
+            return await in_thread(self._writer, self.store.append, attempt, offset, data, gap, ending)
+        except TooLarge:
+            if not ending and attempt not in self._full:
+                self._full.add(attempt)
+                await in_thread(self._writer, self.store.note, attempt, FULL)
+            raise
+        finally:
+            self._wake(attempt)
 
     def tail(self, attempt: str, most: int) -> str:
         """The end of what the hub has of a log."""
@@ -51,6 +62,7 @@ class Logs:
         self._wake(attempt)
         self._asked.pop(attempt, None)
         self._complete.discard(attempt)
+        self._full.discard(attempt)
 
     def close(self) -> None:
         """The hub stops: whoever follows is let go, and comes back to the next one."""
@@ -70,13 +82,13 @@ class Logs:
             await _within(grown, SNAPSHOT_WAIT_S)
         while True:
             grown = self._growth(attempt)  # taken before the read, so that nothing grows unseen in between
-            while data := self.store.read(attempt, offset, CHUNK):
+            while data := await asyncio.to_thread(self.store.read, attempt, offset, CHUNK):
                 offset += len(data)
                 yield data
             if not follow or self._closed or not await self._ask(task_id, attempt, follow):
                 break
             await _within(grown, ASK_AGAIN_S)
-        while data := self.store.read(attempt, offset, CHUNK):
+        while data := await asyncio.to_thread(self.store.read, attempt, offset, CHUNK):
             offset += len(data)
             yield data
 
@@ -96,10 +108,14 @@ class Logs:
         if (
             session
             and attempt not in self._complete
+            and attempt not in self._full
             and (not follow or now - self._asked.get(attempt, -ASK_AGAIN_S) >= ASK_AGAIN_S)
         ):
             self._asked[attempt] = now
-            request = LogRequest(task_id=task_id, attempt=attempt, offset=self.store.size(attempt), follow=follow)
+            size, reached = self.store.size(attempt), self.store.reached(attempt)
+            request = LogRequest(task_id=task_id, attempt=attempt, offset=size, follow=follow)
+            if reached != size:
+                request.reached = reached
             self._sessions.ask_for_log(session, request)
         return True
 

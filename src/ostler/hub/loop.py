@@ -13,11 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from ostler.core.effects import Answer, Effect, Refuse, Reply
-from ostler.core.events import Event, HubWasAway, TimePassed
+from ostler.core.events import Event, HubWasAway, PruneRequested, TimePassed
 from ostler.core.fleet import Fleet
 from ostler.core.persist import take_changes
 from ostler.core.placing.place import settle, settled
-from ostler.core.step import step
+from ostler.core.step import large, step
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import Changes
 from ostler.hub.clock import Clock
@@ -33,6 +33,18 @@ T = TypeVar("T")
 Perform = Callable[[Changes, list[Effect]], Awaitable[None]]
 
 
+async def _always() -> None:
+    return
+
+
+def _nothing() -> None:
+    return
+
+
+def _is_pruning(event: Event) -> bool:
+    return isinstance(event, PruneRequested)
+
+
 class Loop:
     def __init__(self, fleet: Fleet, ledger: Ledger, perform: Perform, clock: Clock) -> None:
         self.fleet = fleet
@@ -41,7 +53,11 @@ class Loop:
         self._clock = clock
         self._inbox: list[Event] = []
         self._wake = asyncio.Event()
-        self._stopping = False
+        self.confirm: Callable[[], Awaitable[None]] = _always
+        """That this hub leads: asked before anything leaves it. LedgerError where it does not."""
+        self.taken: Callable[[], None] = _nothing
+        """Told whenever the inbox has been emptied."""
+        self._stopping = self._failed = False
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._ref = 0
         self._turns: list[int] = []
@@ -94,7 +110,11 @@ class Loop:
 
     async def look(self, query: Callable[[Fleet, float], T]) -> T:
         """The present, from memory; never a state that is not durable yet."""
-        await self._committed.wait()
+        await self.confirm()
+        while not self._committed.is_set():  # the next batch may have begun before this is reached
+            await self._committed.wait()
+        if self._failed:
+            raise LedgerError("the hub has stopped; ask again")
         return query(self.fleet, self._clock.monotonic())
 
     async def commit(self, changes: Changes) -> None:
@@ -117,6 +137,9 @@ class Loop:
                     self._inbox.insert(0, HubWasAway(late))
                 last_turn = self._clock.monotonic()
                 await self._turn()
+        except BaseException:
+            self._failed = True
+            raise
         finally:
             self._stopping = True
             self._refuse_all()
@@ -141,14 +164,17 @@ class Loop:
 
     async def _turn(self) -> None:
         self._wake.clear()
-        batch, self._inbox = self._inbox, []
+        # What is old goes last: it was looked up before the batch, and is held against all that the batch brings.
+        batch, self._inbox = sorted(self._inbox, key=_is_pruning), []
         turns, self._turns = self._turns, []
+        self.taken()
         await self._look_up(batch)
         now = self._clock.monotonic()
         self.fleet.epoch = self._clock.wall() - now
         effects: list[Effect] = []
+        self._committed.clear()
         for event in batch:
-            effects += step(self.fleet, event, now)
+            effects += await self._step(event, now)
         effects += step(self.fleet, TimePassed(), now)
         effects += settle(self.fleet, now)
         effects += [Answer(ref=ref) for ref in turns]
@@ -156,15 +182,28 @@ class Loop:
         self.batches += 1
         self.events += len(batch)
         if changes:
-            self._committed.clear()
             begun = time.perf_counter()
             await self.commit(changes)
             self.commit_s += time.perf_counter() - begun
-            self._committed.set()
+        self._committed.set()
+        await self.confirm()
         await self._perform(changes, effects)
         for effect in effects:
             if isinstance(effect, Reply):
                 self._reply(effect)
+
+    async def _step(self, event: Event, now: float) -> list[Effect]:
+        """Sockets and timers have their turn in the midst of what is large; nothing else is stepped meanwhile."""
+        portions = large(self.fleet, event, now)
+        if portions is None:
+            return step(self.fleet, event, now)
+        while True:
+            try:
+                next(portions)
+            except StopIteration as end:
+                effects: list[Effect] = end.value
+                return effects
+            await asyncio.sleep(0)
 
     async def _look_up(self, batch: list[Event]) -> None:
         """What a step needs to know of history is read before it; nobody else writes in between."""

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -11,18 +10,19 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from ostler import config
 from ostler.core.persist import restore
-from ostler.domain.errors import BadInput, LedgerError, OstlerError
+from ostler.domain.errors import BadInput, Deposed, LedgerError, NotYet, OstlerError
 from ostler.domain.hosts import HostPolicy
 from ostler.domain.records import ManifestRecord
 from ostler.gateway.control import KeySetup
 from ostler.gateway.settings import GatewaySettings
-from ostler.hub import ledgers
+from ostler.hub import collecting, files, ledgers, stores
 from ostler.hub.access import Access
 from ostler.hub.api import table
 from ostler.hub.api.artifacts import ArtifactsApi
@@ -40,6 +40,7 @@ from ostler.hub.api.why import WhyApi
 from ostler.hub.artifacts import Artifacts
 from ostler.hub.cli_socket import CliSocket
 from ostler.hub.clock import Clock, SystemClock
+from ostler.hub.door import Line, door_of
 from ostler.hub.feed import Feed
 from ostler.hub.foresight import Foresight
 from ostler.hub.gateway.following import ConfigFile
@@ -47,15 +48,19 @@ from ostler.hub.gateway.gateway import Gateway
 from ostler.hub.gateway.memory import SCOPE as GATEWAY_SCOPE
 from ostler.hub.gateway.pages import ModelsApi, Pages
 from ostler.hub.ids import new_attempt_id
+from ostler.hub.leading import Alone, Seat, Shared
 from ostler.hub.logs import Logs
 from ostler.hub.loop import Loop
 from ostler.hub.metrics import Metrics
 from ostler.hub.overview import Overview
 from ostler.hub.perform import Performer
+from ostler.hub.retention import Keeper
 from ostler.hub.services import Services
+from ostler.hub.session import HandingOver
 from ostler.hub.sessions import Sessions
 from ostler.hub.settings import Settings
 from ostler.hub.settings import load as load_settings
+from ostler.hub.standby import Standby
 from ostler.ledger.base import Ledger
 from ostler.manifest import read as read_manifest
 from ostler.store.artifacts import ArtifactStore
@@ -66,6 +71,9 @@ from ostler.wire.messages import MAX_FRAME_BYTES
 MAX_CHECKPOINT_BYTES = 10 * 1024**3
 KEEP_CHECKPOINTS_S = 7 * 86_400.0
 """Of tasks that have ended without success: an operator may yet want them to go on."""
+
+STAND_BY = -1
+"""No exit code: the hub leads no more, and starts again as one that stands by."""
 
 _log = logging.getLogger("ostler.hub")
 
@@ -84,6 +92,10 @@ class HubOptions:
     """The manifest that the queue follows from the start."""
     ledger: str = field(default="", repr=False)
     """The address of a PostgreSQL database, perhaps with a password; empty: a file in the state folder."""
+    store: Path | None = None
+    """Where logs, artifacts, snapshots and checkpoints are, for all hubs on one ledger; None: in the state folder."""
+    url: str = ""
+    """Where workers, clients and other hubs reach this one; empty: where it listens."""
 
 
 def run(options: HubOptions) -> int:
@@ -91,44 +103,92 @@ def run(options: HubOptions) -> int:
     logging.basicConfig(
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
+    given_port = options.port
     try:
         options.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         chosen = load_settings(config.config_file(options.config, options.state_dir))
         if options.manifest is not None:
             read_file(options.manifest)  # before anything is opened: a bad one must not start a hub
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(options, chosen))
+            code = runner.run(_serve(options, chosen))
+        return _start_again(given_port, options.port) if code == STAND_BY else code
     except OstlerError as error:
         print(f"ostler hub: {error}", file=sys.stderr)
         return 1 if isinstance(error, LedgerError) else 2
     except OSError as error:
-        print(f"ostler hub: {error.strerror or error} ({options.state_dir})", file=sys.stderr)
+        print(f"ostler hub: {error.strerror or error} ({error.filename or options.state_dir})", file=sys.stderr)
         return 2
+
+
+def _start_again(given_port: int, port: int) -> NoReturn:
+    """A new process image on the same files: nothing of what this one believed is left, and starting is well tried."""
+    same_port = [] if given_port else ["--port", str(port)]
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:], *same_port])
 
 
 async def _serve(options: HubOptions, chosen: Settings) -> int:
     listener = _listen(options.host, options.port)
-    async with ledgers.opened(config.ledger_url(options.ledger, chosen.ledger), options.state_dir) as (ledger, tenure):
-        gateway = f"{options.host}:{options.gateway_port}"
-        hub = Hub(
-            ledger,
-            options.state_dir,
-            settings=chosen,
-            manifest=options.manifest,
-            gateway=gateway,
-            config_file=config.config_file(options.config, options.state_dir),
-        )
-        gc.collect()
-        gc.freeze()  # a long queue is not walked again and again in search of garbage
-        server = Server(hub.app)
-        url = f"http://{options.host}:{listener.getsockname()[1]}"
-        _say_where(options.state_dir, url)
-        _log.info("hub listens on %s", url)
+    options.port = listener.getsockname()[1]
+    state, store = options.state_dir, config.store_dir(options.store, chosen.store, options.state_dir)
+    ledger_url = config.ledger_url(options.ledger, chosen.ledger)
+    listens_at = _address(options.host, options.port)
+    reached_at = config.own_url(options.url, chosen.url) or _reached_from_afar(listens_at)
+    async with ledgers.opened(ledger_url, state, reached_at) as seat:
+        stores.prepare(store, state)
         try:
-            return await hub.serve(server, listener, tenure)
+            if isinstance(seat, Shared) and not await _has_come_to_lead(seat, listener, listens_at, state, store):
+                return 0
+            hub = Hub(
+                seat.ledger,
+                state,
+                settings=chosen,
+                manifest=options.manifest,
+                gateway=f"{options.host}:{options.gateway_port}",
+                config_file=config.config_file(options.config, state),
+                seat=seat,
+                store=store,
+            )
+            collecting.settle()
+            server = Server(hub.app)
+            _say_where(state, listens_at)
+            _log.info("hub listens on %s", listens_at)
+            return await hub.serve(server, listener)
+        except (Deposed, NotYet) as error:
+            if not seat.term:
+                raise
+            _log.critical("the hub stops before it has begun to lead: %s", error)
+            return STAND_BY
         finally:
             with contextlib.suppress(OSError):
-                (options.state_dir / "hub.url").unlink()
+                (state / "hub.url").unlink()
+
+
+async def _has_come_to_lead(seat: Shared, listener: socket.socket, url: str, state: Path, store: Path) -> bool:
+    """Answers as a standby until then. False: it was told to stop before."""
+    stores.refuse_another(seat.ledger, store, seat.ledger.shown)
+    if not await seat.try_to_lead():
+        standby = Standby(seat, store)
+        server, told = Server(standby.app), asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, told.set)
+        # Of its own: whoever connects while this hub begins to lead waits for it, and is not turned away.
+        serving = asyncio.create_task(server.serve(sockets=[listener.dup()]))
+        waiting = asyncio.create_task(standby.until_it_leads())
+        stopping = asyncio.create_task(told.wait())
+        _say_where(state, url)
+        await asyncio.wait({serving, waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        server.stop()
+        stopping.cancel()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
+        if not waiting.done():
+            waiting.cancel()
+            await asyncio.wait({serving}, timeout=1)
+            return False
+        await waiting
+    _log.info("leads on the ledger %s, in term %d", seat.ledger.shown, seat.term)
+    stores.claim(seat.ledger, store, seat.ledger.shown)
+    return True
 
 
 class Hub:
@@ -143,31 +203,41 @@ class Hub:
         manifest: Path | None = None,
         gateway: str = "127.0.0.1:0",
         config_file: Path | None = None,
+        seat: Seat | None = None,
+        store: Path | None = None,
     ) -> None:
+        self.seat = seat = seat or Alone(ledger)
+        store = store or state
         clock = clock or SystemClock()
         chosen = settings or Settings()
         now = clock.monotonic()
-        snapshot = ledger.load()
-        fleet = restore(snapshot, new_attempt_id, now, clock.wall() - now, _hosts(snapshot.manifest))
+        snapshot = ledger.load(with_jobs=False)
+        hosts, epoch = _hosts(snapshot.manifest), clock.wall() - now
+        with collecting.paused():
+            fleet = restore(snapshot, new_attempt_id, now, epoch, hosts, ledger.live_jobs())
         fleet.quotas = chosen.quotas
         fleet.policy = chosen.scheduling
         performer = Performer()
         self.loop = Loop(fleet, ledger, performer, clock)
+        self.loop.confirm = seat.confirm
         self.feed = feed = Feed(self.loop, snapshot.last_feed_seq)
-        metrics = Metrics(self.loop)
-        artifacts = ArtifactStore(state / "artifacts")
-        checkpoints = BlobStore(state / "checkpoints", MAX_CHECKPOINT_BYTES)
+        self.metrics = metrics = Metrics(self.loop)
+        artifacts = ArtifactStore(store / "artifacts")
+        checkpoints = BlobStore(store / "checkpoints", MAX_CHECKPOINT_BYTES)
         checkpoints.prune(fleet.checkpoints, KEEP_CHECKPOINTS_S)
         brought = Artifacts(artifacts)
         self.sessions = Sessions(self.loop.post, metrics.text, brought)
-        self.logs = logs = Logs(LogStore(state / "logs"), self.loop, self.sessions)
+        self.sessions.hubs = lambda: several([hub.url for hub in seat.hubs() if hub.url])
+        self.sessions.wall = clock.wall
+        self.loop.taken = self.sessions.taken
+        self.logs = logs = Logs(LogStore(store / "logs"), self.loop, self.sessions)
         performer.wire(self.loop, self.sessions, feed, metrics, logs, artifacts, checkpoints)
-        access = Access(state, snapshot.tokens, clock.wall)
-        blobs = BlobStore(state / "snapshots")
+        access = Access(store, snapshot.tokens, clock.wall)
+        blobs = BlobStore(store / "snapshots")
         templates = Templates(chosen.templates)
         jobs_api = JobsApi(self.loop, feed, blobs, templates)
         overview = Overview(self.loop, feed)
-        fleet_api = FleetApi(self.loop, feed, metrics, overview, clock.wall())
+        fleet_api = FleetApi(self.loop, feed, metrics, overview, clock.wall(), seat)
         enrol_api = EnrolApi(self.loop, access, self.sessions)
         self.services = Services(self.loop, feed, self.sessions)
         logs_api = LogsApi(self.loop, feed, jobs_api, logs, blobs, checkpoints)
@@ -178,7 +248,9 @@ class Hub:
         kept = ledger.kept(GATEWAY_SCOPE)
         self.gateway = self._gateway(chosen.gateway, access, logs, state, gateway, kept)
         performer.gateway = self.gateway
-        metrics.more = self.gateway.collect
+        self.keeper = Keeper(self.loop, chosen.retention, store / "logs", self.artifacts, clock.wall)
+        fleet_api.retention = self.keeper.document
+        metrics.more = lambda: (*self.gateway.collect(), *self.keeper.collect())
         followed = config_file or state / config.CONFIG_FILE
         self.config = ConfigFile(followed, self.gateway, lambda path: load_settings(path).gateway)
         models = ModelsApi(self.gateway, self.config)
@@ -214,25 +286,29 @@ class Hub:
         Pages(gateway, logs)
         return gateway
 
-    async def serve(self, server: "Server", listener: socket.socket, tenure: ledgers.Tenure = ledgers.for_good) -> int:
-        """Both the loop and the listener, or neither; and only while the ledger is this hub's."""
+    async def serve(self, server: "Server", listener: socket.socket) -> int:
+        """Both the loop and the listener, or neither; and only while this hub leads. 0: it was stopped, 1: it failed,
+        STAND_BY: another may lead now."""
         await self.loop.start()
         deciding = asyncio.create_task(self.loop.run())
+        watching = asyncio.create_task(self.metrics.lag.watch())
         await self.artifacts.repair()
         await self.manifest.follow_file()
         relaying = asyncio.create_task(self.gateway.run())
         following = asyncio.create_task(self.config.follow())
+        keeping = asyncio.create_task(self.keeper.run())
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.config.look)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._let_go, server)
-        leading = asyncio.create_task(tenure())
+        leading = asyncio.create_task(self.seat.keep())
         await asyncio.wait({deciding, serving, leading}, return_when=asyncio.FIRST_COMPLETED)
         self._let_go(server)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(serving), 10)
         await self.services.close()
-        following.cancel()
+        for watcher in (following, watching, keeping):
+            watcher.cancel()
         await self.gateway.stop()
         relaying.cancel()
         self.loop.stop()
@@ -244,7 +320,7 @@ class Hub:
                 await leading
         except Exception as error:
             _log.critical("the hub stops: %s", error, exc_info=not isinstance(error, LedgerError))
-            return 1
+            return STAND_BY if isinstance(error, (Deposed, NotYet)) and self.seat.term else 1
         return 0
 
     def _let_go(self, server: "Server") -> None:
@@ -265,6 +341,8 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=door_of(Line(files.raise_limit())),
+                ws=HandingOver,
                 ws_max_size=MAX_FRAME_BYTES,
                 ws_per_message_deflate=False,
                 ws_ping_interval=None,
@@ -274,6 +352,7 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=2,
             )
         )
+        logging.getLogger("uvicorn.error").addFilter(_is_news)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -281,6 +360,16 @@ class Server(uvicorn.Server):
 
     def stop(self) -> None:
         self.should_exit = True
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """uvicorn takes every socket that was refused with an answer for a fault."""
+    return "without completing handshake" not in record.msg
+
+
+def several(urls: list[str]) -> list[str]:
+    """Of a hub that is the only one nobody needs to be told."""
+    return urls if len(urls) > 1 else []
 
 
 def _hosts(applied: ManifestRecord | None) -> dict[str, HostPolicy]:
@@ -308,6 +397,16 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.listen(2048)
     listener.setblocking(False)
     return listener
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _reached_from_afar(listens_at: str) -> str:
+    """Every address of a machine is none; by its name others may find it."""
+    name = socket.gethostname()
+    return listens_at.replace("//0.0.0.0:", f"//{name}:").replace("//[::]:", f"//{name}:")
 
 
 def _say_where(state: Path, url: str) -> None:

@@ -1,14 +1,13 @@
 """The workers' sockets: frames in become events, effects become frames out. No decision is made here."""
 
-import asyncio
 import base64
 import binascii
 import itertools
-import logging
+import time
 from collections.abc import Callable
 
 import msgspec
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
 from ostler.core.effects import (
     Acknowledge,
@@ -29,55 +28,18 @@ from ostler.core.events import (
     WorkerLeft,
     WorkerRegistered,
 )
-from ostler.hub.access import Caller
 from ostler.hub.artifacts import Artifacts
+from ostler.hub.session import HANDED_OVER, Session
 from ostler.wire import messages
 from ostler.wire.messages import Frame, MalformedFrame
 
-_log = logging.getLogger("ostler.hub")
-MAX_BUFFERED = 8 * 1024 * 1024
 RESULT_STATES = ("succeeded", "completed", "failed", "cancelled", "returned")
 MAX_RESULT_BYTES = 64 * 1024
 CLOSE_NOT_ALLOWED = 1008
-
-
-class Session:
-    """One socket. Frames wait here and leave together; a peer that does not read is cut off."""
-
-    def __init__(self, socket: WebSocket, number: int) -> None:
-        self.socket = socket
-        self.number = number
-        self.caller: Caller = socket.scope["ostler.caller"]
-        self.worker_id = ""
-        self.batches = False
-        self._frames: list[bytes] = []
-        self._buffered = 0
-        self._ready = asyncio.Event()
-        self._close: tuple[int, str] | None = None
-
-    def send(self, frame: bytes) -> None:
-        self._frames.append(frame)
-        self._buffered += len(frame)
-        if self._buffered > MAX_BUFFERED:
-            self.close(1013, "not reading")
-        self._ready.set()
-
-    def close(self, code: int, reason: str) -> None:
-        self._close = self._close or (code, reason)
-        self._ready.set()
-
-    async def write(self) -> None:
-        """Until closed: whatever has gathered goes out in as few frames as the peer allows."""
-        while True:
-            await self._ready.wait()
-            self._ready.clear()
-            frames, self._frames = self._frames, []
-            self._buffered = 0
-            for frame in messages.packed(frames) if self.batches else frames:
-                await self.socket.send_text(frame.decode())
-            if self._close is not None:
-                await self.socket.close(*self._close)
-                return
+MAX_HEARD = 4 * 1024 * 1024
+"""What one worker may say before the loop has taken it: then its socket is left unread until the loop has."""
+EACH_MESSAGE = 1024
+"""What a message takes in memory whatever it says."""
 
 
 class Sessions:
@@ -87,44 +49,59 @@ class Sessions:
         self._metrics_text = metrics_text
         self._numbers = itertools.count(1)
         self._open: dict[int, Session] = {}
+        self._heard: dict[int, int] = {}
+        """What the sessions have said that waits for the loop."""
+        self._held: set[Session] = set()
+        self.wall: Callable[[], float] = time.time
+        self.hubs: Callable[[], list[str]] = list
+        """Where the hubs on this ledger are reached, where there are several."""
+
+    def __len__(self) -> int:
+        return len(self._open)
 
     async def serve(self, socket: WebSocket) -> None:
-        """One worker's connection, from its first frame to its last."""
+        """A worker has connected: from here on its session hears it."""
         await socket.accept()
-        session = Session(socket, next(self._numbers))
+        address = socket.client.host if socket.client else ""
+        session = Session(self, next(self._numbers), socket.scope["ostler.caller"], address)
         self._open[session.number] = session
-        writer = asyncio.create_task(session.write())
-        reader = asyncio.create_task(self._read(session))
-        try:
-            await asyncio.wait({writer, reader}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            del self._open[session.number]
-            for task in (writer, reader):
-                task.cancel()
-            await asyncio.gather(writer, reader, return_exceptions=True)
-            if session.worker_id:
-                self._post(WorkerLeft(worker_id=session.worker_id, session=session.number))
+        socket.scope[HANDED_OVER](session)
 
-    async def _read(self, session: Session) -> None:
-        try:
-            while True:
-                received = await session.socket.receive()
-                if received["type"] == "websocket.disconnect":
-                    return
-                data = received.get("text") or received.get("bytes") or b""
-                self._take(session, data)
-        except WebSocketDisconnect:
-            return
+    def lost(self, session: Session) -> None:
+        del self._open[session.number]
+        if session.worker_id:
+            self._post(WorkerLeft(worker_id=session.worker_id, session=session.number, reason=session.why_left))
 
-    def _take(self, session: Session, data: str | bytes) -> None:
+    def heard(self, session: Session, data: str | bytes) -> None:
         """Each message for itself: what cannot be read is said back, and the others of the frame count."""
-        for frame in messages.decode(data, messages.FROM_WORKER):
+        expires_at = session.caller.expires_at
+        if expires_at is not None and expires_at <= self.wall():
+            session.close(CLOSE_NOT_ALLOWED, "the token has expired")
+            return
+        found = messages.decode(data, messages.FROM_WORKER)
+        self._count(session, len(data) + EACH_MESSAGE * len(found))
+        for frame in found:
+            if session.number not in self._open:
+                return  # it was closed in the midst of this
             try:
                 if isinstance(frame, MalformedFrame):
                     raise frame
                 self._take_frame(session, frame)
             except MalformedFrame as error:
                 session.send(messages.encode(messages.Ack(), str(error)))
+
+    def _count(self, session: Session, size: int) -> None:
+        heard = self._heard[session.number] = self._heard.get(session.number, 0) + size
+        if heard > MAX_HEARD:
+            self._held.add(session)
+            session.hold(True)
+
+    def taken(self) -> None:
+        """The loop has taken all that was said: who had said too much may go on."""
+        self._heard.clear()
+        held, self._held = self._held, set()
+        for session in held:
+            session.hold(False)
 
     def _take_frame(self, session: Session, frame: Frame) -> None:
         message = frame.message
@@ -145,8 +122,10 @@ class Sessions:
         if session.worker_id and session.worker_id != message.id:
             raise MalformedFrame(f"register: this connection already speaks for {session.worker_id}")
         if not session.caller.may_speak_for(message.id):
+            error = f"register: the token is that of {session.caller.user}, not of {message.id}"
+            session.send(messages.encode(messages.Ack(), error))
             session.close(CLOSE_NOT_ALLOWED, "this token is another worker's")
-            raise MalformedFrame(f"register: the token is that of {session.caller.user}, not of {message.id}")
+            return
         session.worker_id = message.id
         session.batches = message.protocol.batch
         self._post(
@@ -156,7 +135,8 @@ class Sessions:
                 capabilities=message.capabilities,
                 active_tasks=message.active_tasks,
                 boot_id=message.boot_id,
-                address=session.socket.client.host if session.socket.client else "",
+                ahead=message.protocol.ahead,
+                address=session.address,
             )
         )
 
@@ -171,7 +151,10 @@ class Sessions:
             else:
                 session.close(messages.CLOSE_REGISTER_AGAIN, "silent for too long: connect and register again")
         else:
-            session.send(messages.encode(to_message(effect, specs)))
+            message = to_message(effect, specs)
+            if isinstance(message, messages.Ack) and message.of == "register":
+                message.hubs = self.hubs()
+            session.send(messages.encode(message))
 
     def ask_for_log(self, session: int, request: messages.LogRequest) -> None:
         found = self._open.get(session)
@@ -187,12 +170,12 @@ class Sessions:
 
     def cut(self, token_id: str) -> None:
         """Whoever came with this token is no longer let in."""
-        for session in self._open.values():
+        for session in list(self._open.values()):
             if session.caller.token_id == token_id:
                 session.close(CLOSE_NOT_ALLOWED, "the token was revoked")
 
     def close_all(self) -> None:
-        for session in self._open.values():
+        for session in list(self._open.values()):
             session.close(1012, "the hub is restarting")
 
 
@@ -274,10 +257,15 @@ def to_message(
                 master_port=effect.master_port,
                 checkpoint=effect.checkpoint,
                 checkpoint_by=effect.checkpoint_by,
+                after=list(effect.after),
             )
         case CancelTask():
             return messages.JobCancel(
-                task_id=effect.task_id, attempt=effect.attempt, reason=effect.reason, grace_seconds=effect.grace_s
+                task_id=effect.task_id,
+                attempt=effect.attempt,
+                reason=effect.reason,
+                grace_seconds=effect.grace_s,
+                unstarted=effect.unstarted or msgspec.UNSET,
             )
         case Acknowledge():
             return messages.Ack(of=effect.of, task_id=effect.task_id, attempt=effect.attempt, sent_at=effect.sent_at)

@@ -1,6 +1,8 @@
 """`ostler.toml`: what an operator decides beforehand. Read when the hub starts; its models, again when it changes.
 
 ledger = "postgresql://ostler:…@db/ostler"     # in place of a file in the state folder: docs/postgresql.md
+store = "/srv/ostler"                          # where logs and artifacts are, for all hubs on that ledger: docs/hubs.md
+url = "http://hub-a.example:7600"              # where others reach this hub
 
 [templates.finetune]            # any fields of a spec: a team's usual job, by name
 gpu_count = 1
@@ -10,6 +12,10 @@ env = { HF_HOME = "/data/hf" }
 running_gpus = 4
 [quotas.users.ann]              # what is left out here is everybody's
 running_gpus = 8
+
+[retention]                     # what has ended is kept for so long, counted from its end; or "never" removed
+jobs = "90d"                    # docs/retention.md
+logs = "30d"
 
 [scheduling]
 hold_after = "10m"              # a job that waits for longer gets machines held for it; or "never"
@@ -36,6 +42,7 @@ import msgspec
 from ostler.domain.errors import BadInput, Unreadable
 from ostler.domain.job import decode_spec
 from ostler.domain.quota import Quota, Quotas
+from ostler.domain.retention import Retention, read_retention
 from ostler.domain.scheduling import HOLD_AFTER_S, NEVER, Scheduling, parse_hold_after
 from ostler.gateway import config as gateway_config
 from ostler.gateway.settings import GatewaySettings
@@ -43,8 +50,8 @@ from ostler.manifest.locate import Path as TomlPath
 from ostler.manifest.locate import locate
 
 _PART = re.compile(r'"(?:[^"\\]|\\.)*"|\[\d+\]|[^.\["]+')
-TABLES = ("templates", "quotas", "scheduling", "models", "gateway")
-KEYS = (*TABLES, "ledger")
+TABLES = ("templates", "quotas", "scheduling", "retention", "models", "gateway")
+KEYS = (*TABLES, "ledger", "store", "url")
 MAX_WEIGHT = 1000.0
 Template = dict[str, Any]
 NOT_IN_A_TEMPLATE = {
@@ -58,9 +65,12 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     templates: dict[str, Template] = {}
     quotas: Quotas = msgspec.field(default_factory=Quotas)
     scheduling: Scheduling = Scheduling()
+    retention: Retention = Retention()
     gateway: GatewaySettings = GatewaySettings()
     ledger: str = ""
     """Its address, perhaps with a password."""
+    store: str = ""
+    url: str = ""
 
 
 def load(path: Path | None) -> Settings:
@@ -103,16 +113,20 @@ def _settings(table: dict[str, Any]) -> Settings:
         templates={name: _template(name, given) for name, given in templates.items()},
         quotas=_quotas(_table(table.get("quotas", {}), "quotas")),
         scheduling=_scheduling(_table(table.get("scheduling", {}), "scheduling")),
+        retention=read_retention(_table(table.get("retention", {}), "retention")),
         gateway=gateway_config.read(
             _table(table.get("models", {}), "models"), _table(table.get("gateway", {}), "gateway"), os.environ
         ),
-        ledger=_ledger(table.get("ledger", "")),
+        ledger=_text(table, "ledger", "an address in quotes, like 'postgresql://USER@HOST/DATABASE'"),
+        store=_text(table, "store", "a folder in quotes, like '/srv/ostler'"),
+        url=_text(table, "url", "an address in quotes, like 'http://hub-a.example:7600'"),
     )
 
 
-def _ledger(given: Any) -> str:
+def _text(table: dict[str, Any], key: str, what: str) -> str:
+    given = table.get(key, "")
     if not isinstance(given, str):
-        raise _wrong("ledger", "must be an address in quotes, like 'postgresql://USER@HOST/DATABASE'")
+        raise _wrong(key, f"must be {what}")
     return given
 
 

@@ -1,6 +1,7 @@
 """The seam to durable truth. One writer calls it, from one thread; whoever implements it passes tests/conformance."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from math import inf
 from typing import Protocol
 
 import msgspec
@@ -9,6 +10,7 @@ from ostler.domain.records import (
     ArtifactRecord,
     AttemptRecord,
     Changes,
+    DepartedRecord,
     FeedRecord,
     JobRecord,
     ManifestRecord,
@@ -19,11 +21,13 @@ from ostler.domain.records import (
 )
 from ostler.domain.states import STATES
 
-__all__ = ["KINDS", "Changes", "JobView", "Ledger", "Snapshot", "unknown_states"]
+__all__ = ["KINDS", "TALLY", "Changes", "JobView", "Ledger", "Old", "Output", "Snapshot", "unknown_states"]
 
 
 KINDS = "kind"
 """The scope of what a hub has learnt of the kinds of jobs: a part of what it goes on from."""
+TALLY = "tally"
+"""The scope of how many jobs have ended in each state."""
 
 
 def unknown_states(changes: Changes) -> bool:
@@ -39,6 +43,22 @@ class JobView(msgspec.Struct):
     task: TaskRecord | None
 
 
+class Old(msgspec.Struct, frozen=True):
+    """A job that has ended, and whether it must stay: for an artifact of its own, for a job that has not ended and
+    depends on it, because a manifest brought it, or because it is the newest of all."""
+
+    job: JobRecord
+    stays: bool
+
+
+class Output(msgspec.Struct, frozen=True):
+    """An artifact by its number. It must stay for as long as its job, or one that depends on that, has not ended."""
+
+    number: int
+    artifact: ArtifactRecord
+    stays: bool
+
+
 class Ledger(Protocol):
     """Rows are keyed by id (jobs, tasks, workers, tokens), attempt, seq (feed), key (receipts), id and task (artifacts)
     or scope and key (kept). A row written again replaces the old one, except a job's: a second insert of a job's id or
@@ -47,7 +67,13 @@ class Ledger(Protocol):
     succeeded task points to. A failed commit leaves everything as it was and raises LedgerError. "Oldest first" is the
     order of first writing: the clock may have been set back."""
 
-    def load(self) -> Snapshot: ...
+    def load(self, *, with_jobs: bool = True) -> Snapshot:
+        """Without them, they are to be had from `live_jobs`."""
+        ...
+
+    def live_jobs(self) -> Iterator[JobRecord]:
+        """The jobs of a snapshot, one after the other: a long queue is not in memory twice. Nobody writes meanwhile."""
+        ...
 
     def commit(self, changes: Changes) -> None:
         """One transaction; durable when it returns."""
@@ -110,6 +136,29 @@ class Ledger(Protocol):
 
     def kept(self, scope: str) -> dict[str, bytes]:
         """What is kept under a scope, in order of the keys."""
+        ...
+
+    def ended_jobs(self, *, before: float, after: tuple[float, int] = (-inf, 0), limit: int = 100) -> list[Old]:
+        """Those that ended before this time, in the order in which they did: behind the one of this end and seq."""
+        ...
+
+    def departed(self, ids: Collection[str]) -> dict[str, DepartedRecord]: ...
+
+    def outputs(self, *, before: float, after: int = 0, limit: int = 100) -> list[Output]:
+        """Artifacts in the order in which they came, number > after; one whose job ended later than this stays."""
+        ...
+
+    def ends_of(self, attempts: Collection[str]) -> dict[str, float | None]:
+        """When the jobs of these attempts ended; None: one must stay. Attempts that are not known are left out."""
+        ...
+
+    def old_feed(self, *, before: float, after: int = 0, limit: int = 1000) -> list[tuple[int, bool]]:
+        """Of so many lines, seq > after, those that are older than this; each with whether a job is there that it is
+        about."""
+        ...
+
+    def old_receipts(self, *, before: float, limit: int = 100) -> list[str]:
+        """Keys, oldest first."""
         ...
 
     def token_list(self) -> list[TokenRecord]:

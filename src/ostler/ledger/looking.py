@@ -1,13 +1,11 @@
 """The reads that are alike in every SQL ledger: the statements alone are in its own words."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
-from typing import ClassVar, NamedTuple, TypeVar
+from collections.abc import Collection
+from typing import ClassVar, NamedTuple
 
 from ostler.domain.records import AttemptRecord, JobRecord, ManifestRecord, ReceiptRecord, TaskRecord, TokenRecord
 from ostler.ledger import rows
-
-T = TypeVar("T")
+from ostler.ledger.ageing import Ageing
 
 
 class Statements(NamedTuple):
@@ -23,12 +21,8 @@ class Statements(NamedTuple):
     tokens: str
 
 
-class Looking(ABC):
+class Looking(Ageing):
     SAYS: ClassVar[Statements]
-
-    @abstractmethod
-    def _all(self, build: Callable[[rows.Row], T], sql: str, *values: str | int | Collection[str]) -> list[T]:
-        """What the statement finds."""
 
     def jobs(self, ids: Collection[str]) -> dict[str, JobRecord]:
         return {job.id: job for job in self._all(rows.JOB.record, self.SAYS.jobs, ids)}

@@ -1,8 +1,9 @@
 """The ledger in plain dicts, for the simulator: the object itself is what survives a crash of the hub."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from itertools import islice
+from math import inf
 from typing import TypeVar, get_origin, get_type_hints
 
 import msgspec
@@ -11,20 +12,22 @@ from ostler.domain.errors import LedgerError
 from ostler.domain.records import (
     ArtifactRecord,
     AttemptRecord,
+    DepartedRecord,
     FeedRecord,
     JobProgress,
     JobRecord,
     JobTerms,
     KeptRecord,
     ManifestRecord,
+    NeedRecord,
     ReceiptRecord,
     TaskRecord,
     TokenRecord,
     UsageRecord,
     WorkerRecord,
 )
-from ostler.domain.states import LIVE, SUCCEEDED
-from ostler.ledger.base import KINDS, Changes, JobView, Snapshot, unknown_states
+from ostler.domain.states import LIVE, SUCCEEDED, TERMINAL
+from ostler.ledger.base import KINDS, TALLY, Changes, JobView, Old, Output, Snapshot, unknown_states
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -43,6 +46,7 @@ _MUTABLE: dict[type, list[str]] = {
         JobTerms,
         ArtifactRecord,
         ManifestRecord,
+        DepartedRecord,
     )
 }
 """The fields of each kind of record that hold a list or a dict."""
@@ -64,6 +68,8 @@ class MemoryLedger:
         self._artifacts: dict[tuple[str, str], tuple[int, ArtifactRecord]] = {}
         self._manifest: ManifestRecord | None = None
         self._kept: dict[tuple[str, str], bytes] = {}
+        self._needs: set[NeedRecord] = set()
+        self._departed: dict[str, DepartedRecord] = {}
 
     def commit(self, changes: Changes) -> None:
         self._refuse_contradictions(changes)
@@ -89,6 +95,30 @@ class MemoryLedger:
             self._manifest = _own(manifest)
         for kept in changes.kept:
             self._keep(kept)
+        self._needs.update(changes.needs)
+        self._departed.update((one.id, _own(one)) for one in changes.departed)
+        self._remove(changes)
+
+    def _remove(self, changes: Changes) -> None:
+        tasks = set(changes.gone_tasks)
+        self._attempts = _without(self._attempts, lambda one: one.task_id in tasks) if tasks else self._attempts
+        for job_id in changes.gone_jobs:
+            gone = self._jobs.pop(job_id, None)
+            if gone is not None:
+                self._job_seqs.discard(gone.seq)
+        if jobs := set(changes.gone_jobs):
+            self._needs = {need for need in self._needs if need.job_id not in jobs}
+        for task_id in tasks:
+            self._tasks.pop(task_id, None)
+        for key in changes.gone_outputs:
+            self._artifacts.pop((key.id, key.task_id), None)
+            task = self._tasks.get(key.task_id)
+            if task is not None and task.artifact_id == key.id:
+                task.artifact_id = ""
+        for seq in changes.gone_feed:
+            self._feed.pop(seq, None)
+        for receipt in changes.gone_receipts:
+            self._receipts.pop(receipt, None)
 
     def _refuse_contradictions(self, changes: Changes) -> None:
         """Before anything is changed: what can fail here fails whole."""
@@ -128,16 +158,19 @@ class MemoryLedger:
         else:
             self._kept[kept.scope, kept.key] = kept.value
 
-    def load(self) -> Snapshot:
+    def live_jobs(self) -> Iterator[JobRecord]:
+        busy = {attempt.job_id for attempt in self._attempts.values() if attempt.held}
+        for job in sorted(self._jobs.values(), key=_seq):
+            if job.state in LIVE or job.id in busy:
+                yield msgspec.structs.replace(_own(job), spec=b"")
+
+    def load(self, *, with_jobs: bool = True) -> Snapshot:
         held = [attempt for attempt in self._attempts.values() if attempt.held]
-        busy_jobs, busy_tasks = {attempt.job_id for attempt in held}, {attempt.task_id for attempt in held}
-        kept = {job.id for job in self._jobs.values() if job.state in LIVE or job.id in busy_jobs}
+        busy_tasks = {attempt.task_id for attempt in held}
+        jobs = list(self.live_jobs())
+        kept = {job.id for job in jobs}
         return Snapshot(
-            jobs=[
-                msgspec.structs.replace(_own(job), spec=b"")
-                for job in sorted(self._jobs.values(), key=_seq)
-                if job.id in kept
-            ],
+            jobs=jobs if with_jobs else [],
             tasks=[
                 _own(task)
                 for task in sorted(self._tasks.values(), key=lambda task: (task.job_id, task.index, task.id))
@@ -149,6 +182,7 @@ class MemoryLedger:
             manifest=self._manifest and _own(self._manifest),
             usage=[_own(used) for used in sorted(self._usage.values(), key=lambda used: used.user)],
             learnt=self.kept(KINDS),
+            tally=self.kept(TALLY),
             last_job_seq=max(self._job_seqs, default=0),
             last_feed_seq=max(self._feed, default=0),
         )
@@ -240,6 +274,51 @@ class MemoryLedger:
     def kept(self, scope: str) -> dict[str, bytes]:
         return {key: value for (of, key), value in sorted(self._kept.items()) if of == scope}
 
+    def ended_jobs(self, *, before: float, after: tuple[float, int] = (-inf, 0), limit: int = 100) -> list[Old]:
+        ended = [(job.finished_at, job.seq, job) for job in self._jobs.values() if job.state in TERMINAL]
+        found = sorted((at, seq, job) for at, seq, job in ended if at is not None and after < (at, seq) and at < before)
+        return [Old(_own(job), self._stays(job)) for _, _, job in found[: max(limit, 0)]]
+
+    def _stays(self, job: JobRecord) -> bool:
+        of_artifact = any(one.job_id == job.id for _, one in self._artifacts.values())
+        return bool(job.origin) or job.seq == max(self._job_seqs) or of_artifact or self._is_depended_on(job)
+
+    def _is_depended_on(self, job: JobRecord) -> bool:
+        named = (self._jobs.get(need.job_id) for need in self._needs if need.on_id == job.id)
+        return any(one is not None and one.state in LIVE for one in named)
+
+    def departed(self, ids: Collection[str]) -> dict[str, DepartedRecord]:
+        return {id_: _own(self._departed[id_]) for id_ in ids if id_ in self._departed}
+
+    def outputs(self, *, before: float, after: int = 0, limit: int = 100) -> list[Output]:
+        found = [(number, one) for number, one in self._artifacts.values() if number > after]
+        return [Output(number, _own(one), self._output_stays(one, before)) for number, one in found[: max(limit, 0)]]
+
+    def _output_stays(self, artifact: ArtifactRecord, before: float) -> bool:
+        job = self._jobs.get(artifact.job_id)
+        if job is None:
+            return False
+        late = job.finished_at is not None and job.finished_at >= before
+        return job.state in LIVE or late or self._is_depended_on(job)
+
+    def ends_of(self, attempts: Collection[str]) -> dict[str, float | None]:
+        known = [self._attempts[name] for name in attempts if name in self._attempts]
+        pairs = [(attempt, self._jobs.get(attempt.job_id)) for attempt in known]
+        return {
+            attempt.attempt: None if job.state in LIVE or self._is_depended_on(job) else job.finished_at or 0.0
+            for attempt, job in pairs
+            if job is not None
+        }
+
+    def old_feed(self, *, before: float, after: int = 0, limit: int = 1000) -> list[tuple[int, bool]]:
+        last = max(self._feed, default=0)
+        page = sorted(seq for seq in self._feed if after < seq < last)[: max(limit, 0)]
+        return [(seq, self._feed[seq].subject in self._jobs) for seq in page if self._feed[seq].at < before]
+
+    def old_receipts(self, *, before: float, limit: int = 100) -> list[str]:
+        old = sorted((one.at, key) for key, one in self._receipts.items() if one.at < before)
+        return [key for _, key in old[: max(limit, 0)]]
+
     def token_list(self) -> list[TokenRecord]:
         return [_own(token) for token in self._tokens.values()]
 
@@ -259,6 +338,10 @@ def _moved(there: Mapping[str, T], new: Iterable[T], key: Callable[[T], str], ow
         if owners.setdefault(key(record), owner(record if old is None else old)) != owner(record):
             return True
     return False
+
+
+def _without(there: dict[str, T], is_gone: Callable[[T], bool]) -> dict[str, T]:
+    return {key: record for key, record in there.items() if not is_gone(record)}
 
 
 def _page(records: Iterable[T], limit: int) -> list[T]:

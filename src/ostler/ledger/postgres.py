@@ -7,36 +7,27 @@ from typing import TypeVar
 
 import msgspec
 from psycopg import RawCursor, capabilities
-from psycopg.errors import LockNotAvailable
 from psycopg.pq import TransactionStatus
 
 from ostler.domain.errors import Deposed, LedgerError
 from ostler.domain.records import (
     ArtifactRecord,
     FeedRecord,
+    JobRecord,
 )
 from ostler.domain.states import LIVE, STATES
+from ostler.ledger import ageing, rows
+from ostler.ledger import postgres_leading as leading
 from ostler.ledger import postgres_sql as sql
-from ostler.ledger import rows
-from ostler.ledger.base import KINDS, Changes, JobView, Snapshot, unknown_states
+from ostler.ledger.base import KINDS, TALLY, Changes, JobView, Snapshot, unknown_states
 from ostler.ledger.looking import Looking, Statements
+from ostler.ledger.postgres_leading import Hub, Leader
 from ostler.ledger.postgres_schema import bundled, migrate
 from ostler.ledger.postgres_server import LOST_IN_COMMIT, Address, Connection, explained
 
-LEASE_S = 15.0
-"""For so long after its last sign of life no other hub may take over from the one that leads."""
 STREAMED_ROWS = 1_000
 
 T = TypeVar("T")
-
-
-class Leader(msgspec.Struct, frozen=True):
-    """Who leads, or led last."""
-
-    holder: str
-    term: int
-    left_s: float
-    """Until another may take over, by the server's clock; at most 0: now."""
 
 
 def _head(column: str, value: str) -> tuple[str, str]:
@@ -67,33 +58,9 @@ def _one_of(value: str) -> str:
 # What is written is named by its key. Without this, plans made while a table was short would read it whole for ever.
 _BY_KEYS = b"SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
 
-# Leading. `lease` is in the row, so that every commit may renew it.
-_FREE = "(until <= clock_timestamp() OR holder = $1)"
-_LEADS = "id = 1 AND term = $1"
-_LEAD = f"""
-    UPDATE leadership SET term = term + 1, holder = $1, lease = make_interval(secs => $2),
-        until = clock_timestamp() + make_interval(secs => $2), backend = pg_backend_pid(),
-        backend_since = (SELECT backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid())
-    WHERE id = 1 AND {_FREE} RETURNING term
-""".encode()
-# A leader that was stopped in the middle of a commit holds the row locked. If that does not end, its session is ended.
-_NOT_FOR_LONG = b"SET LOCAL lock_timeout = '1s'"
-_END_THE_LAST = f"""
-    SELECT pg_terminate_backend(session.pid, 5000) FROM leadership
-    JOIN pg_stat_activity session ON session.pid = backend AND session.backend_start = backend_since
-    WHERE session.pid <> pg_backend_pid() AND {_FREE}
-""".encode()
-_STILL_LEADS = sql.demanding(
-    f"UPDATE leadership SET until = clock_timestamp() + lease WHERE {_LEADS}", "count(*) = 1", sql.DEPOSED, "deposed"
-)
-_RESIGN = f"UPDATE leadership SET until = '-infinity' WHERE {_LEADS}".encode()
-_LEADER = """
-    SELECT holder, term, (extract(epoch FROM until) - extract(epoch FROM clock_timestamp()))::double precision
-    FROM leadership
-"""
-
 # Word for word the condition of the index tasks_live: only then can PostgreSQL use it.
 _LIVE = f"state IN ({', '.join(repr(state) for state in LIVE)})"
+_LIVE_COUNTS = f"SELECT state, count(*) FROM jobs WHERE {_LIVE} GROUP BY state"
 _KEPT_JOBS = f"SELECT id FROM jobs WHERE {_LIVE} UNION SELECT job_id FROM attempts WHERE held"
 _LOAD_JOBS = f"""
     SELECT {sql.JOBS.select(spec="''::bytea")} FROM jobs WHERE id IN ({_KEPT_JOBS}) ORDER BY seq
@@ -147,6 +114,7 @@ _NO_BOUND = 2**63 - 1
 class PostgresLedger(Looking):
     """One connection writes; a few others read, and never wait for it. Only a ledger that leads takes commits."""
 
+    OLD = ageing.statements("${}", _one_of("$1"), sql.JOBS.select(), sql.ARTIFACTS.select())
     SAYS = Statements(
         jobs=_JOBS,
         specs=_SPECS,
@@ -184,39 +152,49 @@ class PostgresLedger(Looking):
 
     # Leading
 
-    def lead(self, holder: str, lease_s: float = LEASE_S) -> int | None:
+    def lead(self, holder: str, lease_s: float = leading.LEASE_S) -> int | None:
         """A new term, unless another hub leads. A holder takes over from itself at once: it has been started again."""
         with self._writing, explained(self.shown):
-            values = sql.stored(holder), lease_s
-            try:
-                with self._writer.transaction():
-                    self._writer.execute(_NOT_FOR_LONG)
-                    row = self._writer.execute(_LEAD, values).fetchone()
-            except LockNotAvailable:
-                self._writer.execute(_END_THE_LAST, values[:1])
-                row = self._writer.execute(_LEAD, values).fetchone()
-            self.term = row[0] if row else 0
+            self.term = leading.take(self._writer, holder, lease_s)
             return self.term or None
 
     def renew(self) -> None:
         """A sign of life, for when there is nothing to commit. Deposed: another leads."""
         with self._writing, explained(self.shown):
             self._refuse_unless_leading()
-            self._writer.execute(_STILL_LEADS, (self.term,), prepare=True)
+            self._writer.execute(leading.STILL_LEADS, (self.term,), prepare=True)
 
     def resign(self) -> None:
         with self._writing, explained(self.shown):
             term, self.term = self.term, 0
             if term:
-                self._writer.execute(_RESIGN, (term,))
+                self._writer.execute(leading.RESIGN, (term,))
 
     def _refuse_unless_leading(self) -> None:
         if not self.term:
             raise Deposed(f"the ledger {self.shown}: this hub does not lead, so it may not write. Start it again")
 
     def leader(self) -> Leader:
-        [found] = self._all(lambda row: Leader(*row), _LEADER)
+        [found] = self._all(lambda row: Leader(*row), leading.LEADER)
         return found
+
+    def server_time(self) -> float:
+        """Seconds since the epoch, by the server's clock."""
+        [found] = self._all(lambda row: float(row[0]), leading.NOW)
+        return found
+
+    def enter(self, ident: str, hub: Hub) -> None:
+        """This hub has come; the others see it for as long as this ledger is open."""
+        with self._writing, explained(self.shown):
+            leading.enter(self._writer, ident, hub)
+
+    def hubs(self) -> list[tuple[Hub, bool]]:
+        """Those that have come, and whether they are still there."""
+        return self._all(lambda row: (msgspec.json.decode(row[0], type=Hub), bool(row[1])), leading.THERE)
+
+    def live_counts(self) -> dict[str, int]:
+        """How many jobs are in each state that is not the end."""
+        return dict(self._all(lambda row: (row[0], row[1]), _LIVE_COUNTS))
 
     # Writing
 
@@ -227,11 +205,12 @@ class PostgresLedger(Looking):
             raise LedgerError(
                 f"the ledger {self.shown}: a job in a state that is none. This is a fault of the hub: report it"
             )
-        with self._writing, explained(self.shown, LOST_IN_COMMIT):
-            self._refuse_unless_leading()
-            # Before the transaction begins: it holds the leader's row.
+        with explained(self.shown, LOST_IN_COMMIT):
+            # Before the lock is taken, which a renewal of the lease waits for, and the leader's row.
             statements = list(sql.statements(changes))
-            self._transact(statements)
+            with self._writing:
+                self._refuse_unless_leading()
+                self._transact(statements)
 
     def _transact(self, statements: Sequence[sql.Statement]) -> None:
         """All of it is one message to the server, and one answer."""
@@ -239,9 +218,11 @@ class PostgresLedger(Looking):
         try:
             with db.pipeline():
                 db.execute(b"BEGIN")
-                db.execute(_STILL_LEADS, (self.term,), prepare=True)
+                db.execute(leading.LOCKED, (self.term,), prepare=True)
                 for statement, values in statements:
                     db.execute(statement, values, prepare=True)
+                # At its end, not at its beginning: what takes long must not have used up the lease.
+                db.execute(leading.RENEWED, (self.term,), prepare=True)
                 ended = db.execute(b"COMMIT")
         except BaseException:
             if db.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
@@ -253,14 +234,18 @@ class PostgresLedger(Looking):
 
     # Reading
 
-    def load(self) -> Snapshot:
+    def live_jobs(self) -> Iterator[JobRecord]:
+        with self._reads() as db:
+            yield from _stream(db, rows.JOB.record, _LOAD_JOBS)
+
+    def load(self, *, with_jobs: bool = True) -> Snapshot:
         with self._reads() as db:
             # One transaction, so that all parts show the same moment.
             db.execute(b"BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             try:
                 [(last_job_seq, last_feed_seq)] = _stream(db, tuple, _LOAD_LAST)
                 return Snapshot(
-                    jobs=list(_stream(db, rows.JOB.record, _LOAD_JOBS)),
+                    jobs=list(_stream(db, rows.JOB.record, _LOAD_JOBS)) if with_jobs else [],
                     tasks=list(_stream(db, rows.TASK.record, _LOAD_TASKS)),
                     attempts=list(_stream(db, rows.ATTEMPT.record, _LOAD_ATTEMPTS)),
                     workers=list(_stream(db, rows.WORKER.record, _LOAD_WORKERS)),
@@ -268,6 +253,7 @@ class PostgresLedger(Looking):
                     manifest=next(iter([*_stream(db, rows.MANIFEST.record, _MANIFEST)]), None),
                     usage=list(_stream(db, rows.USAGE.record, _LOAD_USAGE)),
                     learnt=dict(_stream(db, rows.pair, _KEPT, KINDS)),
+                    tally=dict(_stream(db, rows.pair, _KEPT, TALLY)),
                     last_job_seq=last_job_seq,
                     last_feed_seq=last_feed_seq,
                 )
@@ -328,7 +314,7 @@ class PostgresLedger(Looking):
         with explained(self.shown), self._readers.connection() as db:
             yield db
 
-    def _all(self, build: Callable[[rows.Row], T], query: str, *values: str | int | Collection[str]) -> list[T]:
+    def _all(self, build: Callable[[rows.Row], T], query: str, *values: str | float | Collection[str]) -> list[T]:
         with self._reads() as db:
             found = db.execute(query.encode(), _bound(values), binary=True)
             return [build(sql.restored(row)) for row in found]
@@ -342,9 +328,13 @@ def _stream(db: Connection, build: Callable[[rows.Row], T], query: bytes, *value
             yield build(sql.restored(row))
 
 
-def _bound(values: Collection[str | int | Collection[str]]) -> list[str | int]:
+def _bound(values: Collection[str | float | Collection[str]]) -> list[str | float]:
     return [
-        sql.stored(value) if isinstance(value, str) else value if isinstance(value, int) else sql.json(list(value))
+        sql.stored(value)
+        if isinstance(value, str)
+        else value
+        if isinstance(value, int | float)
+        else sql.json(list(value))
         for value in values
     ]
 

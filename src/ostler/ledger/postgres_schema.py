@@ -6,9 +6,9 @@ from importlib.resources import files
 
 import psycopg
 
-from ostler.domain.errors import LedgerError
+from ostler.domain.errors import LedgerError, NotYet
 from ostler.ledger.migrate import Migration
-from ostler.ledger.postgres_server import Connection, NotYet
+from ostler.ledger.postgres_server import Connection
 
 _ONE_AT_A_TIME = b"SELECT pg_advisory_xact_lock(%d)" % int.from_bytes(b"OSTL", "big")
 _MARK = b"SELECT to_regclass(quote_ident(current_schema()) || '.ostler_migrations') IS NOT NULL"

@@ -13,7 +13,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import TupleRow
 from psycopg_pool import ConnectionPool
 
-from ostler.domain.errors import BadInput, Deposed, LedgerError
+from ostler.domain.errors import BadInput, Deposed, LedgerError, NotYet
 from ostler.ledger.postgres_sql import DEPOSED
 
 OLDEST_VERSION = 15
@@ -24,14 +24,19 @@ _USUAL = {
     "client_encoding": "utf8",
     "connect_timeout": "10",
     "target_session_attrs": "read-write",
-    # A server that is gone without a word must not hold up a commit for hours.
-    "keepalives_idle": "10",
-    "keepalives_interval": "5",
+    # A server that is gone without a word must not hold up a commit for long: by then another hub may lead.
+    "keepalives_idle": "3",
+    "keepalives_interval": "1",
     "keepalives_count": "3",
-    "tcp_user_timeout": "30000",
+    "tcp_user_timeout": "6000",
 }
 """Unless the address says otherwise."""
 
+# What a database sets for its other users would end a long commit half-way, or a hub that finds another's row changed.
+_OWN_RULES = b"""
+    SET statement_timeout = 0; SET lock_timeout = 0; SET default_transaction_isolation = 'read committed';
+    SET idle_session_timeout = 0; SET idle_in_transaction_session_timeout = 0
+"""
 _FITNESS = b"""
     SELECT current_setting('server_encoding'), current_setting('fsync'), current_setting('synchronous_commit'),
         current_schema()
@@ -70,6 +75,8 @@ _REFUSALS = {
     "read-only": "25006",
 }
 """Of a connection that was not made: the driver gives no SQLSTATE for it."""
+_COMES_BACK = ("57P", "08")
+"""Of a server that has ended the session and may take another."""
 _UNREACHED = "the server cannot be reached. Check that it runs and that this machine may reach it"
 LOST_IN_COMMIT = (
     "the connection to the server was lost during a commit, and whether that was written is not known. The hub starts "
@@ -77,10 +84,6 @@ LOST_IN_COMMIT = (
 )
 
 Connection = psycopg.Connection[TupleRow]
-
-
-class NotYet(LedgerError):
-    """The ledger cannot be had now, but waiting may help: the server is away or starting, or another hub leads."""
 
 
 class Address:
@@ -106,6 +109,7 @@ class Address:
             db = psycopg.Connection.connect(self.conninfo, autocommit=True, cursor_factory=RawCursor)
             try:
                 self._refuse_unfit(db)
+                _follow_own_rules(db)
             except BaseException:
                 db.close()
                 raise
@@ -119,6 +123,7 @@ class Address:
             min_size=1,
             max_size=READERS,
             timeout=READ_WITHIN_S,
+            configure=_follow_own_rules,
             check=ConnectionPool.check_connection,
             name="ledger",
             open=False,
@@ -146,6 +151,10 @@ class Address:
         return LedgerError(f"the ledger {self.shown}: {what}")
 
 
+def _follow_own_rules(db: Connection) -> None:
+    db.execute(_OWN_RULES)
+
+
 _UNREADABLE = (
     "ledger: the address cannot be read; write it like postgresql://USER@HOST/DATABASE, and every character of a "
     "password that is no letter or digit as % and its code"
@@ -166,10 +175,11 @@ def explained(shown: str, unreached: str = _UNREACHED) -> Iterator[None]:
 def _told(shown: str, error: psycopg.Error, unreached: str) -> LedgerError:
     code, said = error.sqlstate or "", " ".join(str(error).split())
     if code == DEPOSED:
-        return Deposed(f"the ledger {shown}: another hub leads now, so this one may not write. Start it again")
+        return Deposed(f"the ledger {shown}: another hub leads now, so this one may not write")
     if not code:
         code = next((code for words, code in _REFUSALS.items() if words in said), "")
         if not code:
             return NotYet(f"the ledger {shown}: {unreached} ({said})")
     advice = next((advice for begins, advice in _ADVICE.items() if code.startswith(begins)), "report this error")
-    return LedgerError(f"the ledger {shown}: {advice} ({said})")
+    kind = NotYet if code.startswith(_COMES_BACK) else LedgerError
+    return kind(f"the ledger {shown}: {advice} ({said})")

@@ -16,12 +16,15 @@ from ostler.domain.records import (
     ArtifactRecord,
     AttemptRecord,
     Changes,
+    DepartedRecord,
     FeedRecord,
     JobProgress,
     JobRecord,
     JobTerms,
     KeptRecord,
     ManifestRecord,
+    NeedRecord,
+    OutputKey,
     ReceiptRecord,
     TaskRecord,
     TokenRecord,
@@ -200,6 +203,9 @@ USAGE = Table("usage", UsageRecord, rows.USAGE, ("user",))
 ARTIFACTS = Table("artifacts", ArtifactRecord, rows.ARTIFACT, ("id", "task_id"))
 MANIFEST = Table("manifest", ManifestRecord, rows.MANIFEST, ("id",))
 KEPT = Table("kept", KeptRecord, rows.KEPT, ("scope", "key"))
+NEEDS = Table("needs", NeedRecord, rows.NEED)
+DEPARTED = Table("departed", DepartedRecord, rows.DEPARTED, ("id",))
+OUTPUTS = Table("artifacts", OutputKey, rows.OUTPUT, ("id", "task_id"))
 
 WANTED = "artifact_id <> '' AND state = 'succeeded'"
 """Word for word the condition of the index tasks_wanting."""
@@ -233,6 +239,13 @@ _PLAIN: tuple[tuple[str, Table[Any], bytes], ...] = tuple(
 )
 _UPSERT_KEPT = KEPT.upsert().encode()
 _FORGET_KEPT = KEPT.delete().encode()
+_INSERT_NEEDS = f"{NEEDS.insert()} ON CONFLICT DO NOTHING".encode()
+_UPSERT_DEPARTED = DEPARTED.upsert().encode()
+_FORGET_OUTPUTS = f"""
+    UPDATE tasks SET artifact_id = '' FROM {OUTPUTS.source}
+    WHERE tasks.id = given.task_id AND tasks.artifact_id = given.id
+""".encode()
+_DROP_OUTPUTS = OUTPUTS.delete().encode()
 
 
 def statements(changes: Changes) -> Iterator[Statement]:
@@ -250,3 +263,22 @@ def statements(changes: Changes) -> Iterator[Statement]:
     last = {(kept.scope, kept.key): kept for kept in changes.kept}.values()
     yield from KEPT.statements(_UPSERT_KEPT, [kept for kept in last if kept.value is not None])
     yield from KEPT.statements(_FORGET_KEPT, [kept for kept in last if kept.value is None])
+    yield from NEEDS.statements(_INSERT_NEEDS, changes.needs)
+    yield from DEPARTED.statements(_UPSERT_DEPARTED, changes.departed)
+    for sql, gone in _removals(changes):
+        if gone:
+            yield sql, [json(gone)]
+    yield from OUTPUTS.statements(_FORGET_OUTPUTS, changes.gone_outputs)
+    yield from OUTPUTS.statements(_DROP_OUTPUTS, changes.gone_outputs)
+
+
+def _removals(changes: Changes) -> tuple[tuple[bytes, Sequence[str | int]], ...]:
+    named = "IN (SELECT json_array_elements_text($1::json))"
+    return (
+        (f"DELETE FROM attempts WHERE task_id {named}".encode(), changes.gone_tasks),
+        (f"DELETE FROM tasks WHERE id {named}".encode(), changes.gone_tasks),
+        (f"DELETE FROM needs WHERE job_id {named}".encode(), changes.gone_jobs),
+        (f"DELETE FROM jobs WHERE id {named}".encode(), changes.gone_jobs),
+        (b"DELETE FROM feed WHERE seq IN (SELECT json_array_elements_text($1::json)::bigint)", changes.gone_feed),
+        (f"DELETE FROM receipts WHERE key {named}".encode(), changes.gone_receipts),
+    )

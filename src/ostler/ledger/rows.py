@@ -14,12 +14,15 @@ from ostler.domain.job import Terms
 from ostler.domain.records import (
     ArtifactRecord,
     AttemptRecord,
+    DepartedRecord,
     FeedRecord,
     JobProgress,
     JobRecord,
     JobTerms,
     KeptRecord,
     ManifestRecord,
+    NeedRecord,
+    OutputKey,
     ReceiptRecord,
     TaskRecord,
     TokenRecord,
@@ -37,6 +40,8 @@ _PLAIN = {str, int, float, bytes, str | None, int | None, float | None, bytes | 
 _SHARED = {Request, Terms}
 # INDEX is a word of SQL.
 _OTHER_NAMES = {"index": "idx"}
+# What most rows have in most of their lists.
+_EMPTY: dict[str, Callable[[], Any]] = {"[]": list, "{}": dict}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -74,7 +79,9 @@ def _parser(hint: Any) -> Callable[[Any], Any]:
     if hint is bool:
         return bool
     decode: Callable[[str], Any] = msgspec.json.Decoder(hint).decode
-    return lru_cache(maxsize=4096)(decode) if hint in _SHARED else decode
+    if hint in _SHARED:
+        return lru_cache(maxsize=4096)(decode)
+    return lambda text: _EMPTY[text]() if text in _EMPTY else decode(text)
 
 
 JOB = Shape(JobRecord)
@@ -90,6 +97,9 @@ TERMS = Shape(JobTerms)
 ARTIFACT = Shape(ArtifactRecord)
 MANIFEST = Shape(ManifestRecord)
 KEPT = Shape(KeptRecord)
+NEED = Shape(NeedRecord)
+DEPARTED = Shape(DepartedRecord)
+OUTPUT = Shape(OutputKey)
 
 
 def view(row: Row) -> JobView:

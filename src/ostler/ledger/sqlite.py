@@ -13,10 +13,11 @@ from ostler.domain.errors import LedgerError
 from ostler.domain.records import (
     ArtifactRecord,
     FeedRecord,
+    JobRecord,
 )
 from ostler.domain.states import LIVE, STATES
-from ostler.ledger import rows
-from ostler.ledger.base import KINDS, Changes, JobView, Snapshot, unknown_states
+from ostler.ledger import ageing, rows
+from ostler.ledger.base import KINDS, TALLY, Changes, JobView, Snapshot, unknown_states
 from ostler.ledger.looking import Looking, Statements
 from ostler.ledger.sqlite_file import explained, open_reader, open_writer, refuse_faulty_library, take_lock
 
@@ -67,6 +68,10 @@ _UPSERT_ARTIFACT = _upsert("artifacts", rows.ARTIFACT, "id", "task_id")
 _UPSERT_MANIFEST = _upsert("manifest", rows.MANIFEST, "id")
 _UPSERT_USAGE = _upsert("usage", rows.USAGE, "user")
 _UPSERT_KEPT = _upsert("kept", rows.KEPT, "scope", "key")
+_UPSERT_NEED = f"{_insert('needs', rows.NEED)} ON CONFLICT (on_id, job_id) DO UPDATE SET job_id = excluded.job_id"
+_UPSERT_DEPARTED = _upsert("departed", rows.DEPARTED, "id")
+_FORGET_OUTPUT = "UPDATE tasks SET artifact_id = '' WHERE artifact_id = ?1 AND id = ?2"
+_DROP_OUTPUT = "DELETE FROM artifacts WHERE id = ?1 AND task_id = ?2"
 _FORGET_KEPT = "DELETE FROM kept WHERE scope = ? AND key = ?"
 _KEPT = "SELECT key, value FROM kept WHERE scope = ? ORDER BY key"
 
@@ -74,7 +79,13 @@ _KEPT = "SELECT key, value FROM kept WHERE scope = ? ORDER BY key"
 _LIVE = f"state IN ({', '.join(repr(state) for state in LIVE)})"
 _KEPT_JOBS = f"{_LIVE} OR id IN (SELECT job_id FROM attempts WHERE held = 1)"
 _NO_SPEC = _select(rows.JOB, "jobs", spec="x''")
-_LOAD_JOBS = f"{_NO_SPEC} WHERE {_KEPT_JOBS} ORDER BY seq"
+# The seqs alone are brought into order, not the rows.
+_LOAD_JOBS = f"""
+    {_NO_SPEC} WHERE seq IN (
+        SELECT seq FROM jobs WHERE {_LIVE}
+        UNION SELECT seq FROM jobs WHERE id IN (SELECT job_id FROM attempts WHERE held = 1)
+    ) ORDER BY seq
+"""
 _LOAD_TASKS = f"""
     {_select(rows.TASK, "tasks")} WHERE n IN (
         SELECT n FROM tasks INDEXED BY tasks_live WHERE {_LIVE}
@@ -124,6 +135,7 @@ _NO_BOUND = 2**63 - 1
 class SqliteLedger(Looking):
     """One connection writes and another reads, each behind its lock: a thread may read while the writer writes."""
 
+    OLD = ageing.statements("?{}", _ANY_OF, _columns(rows.JOB), _columns(rows.ARTIFACT), "jobs INDEXED BY jobs_ended")
     SAYS = Statements(
         jobs=_JOBS,
         specs=_SPECS,
@@ -169,6 +181,13 @@ class SqliteLedger(Looking):
                     self._write(db, sql, shape, records)
             if changes.gone_artifacts:
                 db.execute(_DROP_ARTIFACTS, (rows.text(changes.gone_artifacts),))
+            for sql, named in _removals(changes):
+                if named:
+                    db.execute(sql, (rows.text(named),))
+            if changes.gone_outputs:
+                keys = [rows.OUTPUT.row(key) for key in changes.gone_outputs]
+                db.executemany(_FORGET_OUTPUT, keys)
+                db.executemany(_DROP_OUTPUT, keys)
             for kept in changes.kept:  # one by one: the same key may be kept and forgotten
                 if kept.value is None:
                     db.execute(_FORGET_KEPT, (kept.scope, kept.key))
@@ -199,13 +218,17 @@ class SqliteLedger(Looking):
                 "its owner. This is a fault of the hub: report it"
             )
 
-    def load(self) -> Snapshot:
+    def live_jobs(self) -> Iterator[JobRecord]:
+        with self._reads() as db:
+            yield from map(rows.JOB.record, db.execute(_LOAD_JOBS))
+
+    def load(self, *, with_jobs: bool = True) -> Snapshot:
         with self._reads() as db:
             # One transaction, so that all parts show the same moment.
             db.execute("BEGIN")
             try:
                 return Snapshot(
-                    jobs=[rows.JOB.record(row) for row in db.execute(_LOAD_JOBS)],
+                    jobs=[rows.JOB.record(row) for row in db.execute(_LOAD_JOBS)] if with_jobs else [],
                     tasks=[rows.TASK.record(row) for row in db.execute(_LOAD_TASKS)],
                     attempts=[rows.ATTEMPT.record(row) for row in db.execute(_LOAD_ATTEMPTS)],
                     workers=[rows.WORKER.record(row) for row in db.execute(_LOAD_WORKERS)],
@@ -213,6 +236,7 @@ class SqliteLedger(Looking):
                     manifest=next((rows.MANIFEST.record(row) for row in db.execute(_LOAD_MANIFEST)), None),
                     usage=[rows.USAGE.record(row) for row in db.execute(_LOAD_USAGE)],
                     learnt=dict(map(rows.pair, db.execute(_KEPT, (KINDS,)))),
+                    tally=dict(map(rows.pair, db.execute(_KEPT, (TALLY,)))),
                     last_job_seq=db.execute("SELECT coalesce(max(seq), 0) FROM jobs").get,
                     last_feed_seq=db.execute("SELECT coalesce(max(seq), 0) FROM feed").get,
                 )
@@ -262,10 +286,10 @@ class SqliteLedger(Looking):
         with self._reading, explained(self._path):
             yield self._reader
 
-    def _all(self, build: Callable[[rows.Row], T], sql: str, *values: str | int | Collection[str]) -> list[T]:
+    def _all(self, build: Callable[[rows.Row], T], sql: str, *values: str | float | Collection[str]) -> list[T]:
         # Read to the end inside the lock: a statement left half read would keep the log from being reset.
         with self._reads() as db:
-            bound = [value if isinstance(value, str | int) else rows.text(list(value)) for value in values]
+            bound = [value if isinstance(value, str | int | float) else rows.text(list(value)) for value in values]
             return [build(row) for row in db.execute(sql, bound)]
 
 
@@ -283,6 +307,19 @@ def _statements(changes: Changes) -> tuple[tuple[str, rows.Shape[Any], Sequence[
         (_UPSERT_USAGE, rows.USAGE, changes.usage),
         (_UPSERT_ARTIFACT, rows.ARTIFACT, changes.artifacts),
         (_UPSERT_MANIFEST, rows.MANIFEST, changes.manifest),
+        (_UPSERT_NEED, rows.NEED, changes.needs),
+        (_UPSERT_DEPARTED, rows.DEPARTED, changes.departed),
+    )
+
+
+def _removals(changes: Changes) -> tuple[tuple[str, Sequence[str | int]], ...]:
+    return (
+        (f"DELETE FROM attempts WHERE task_id {_ANY_OF}", changes.gone_tasks),
+        (f"DELETE FROM tasks WHERE id {_ANY_OF}", changes.gone_tasks),
+        (f"DELETE FROM needs WHERE job_id {_ANY_OF}", changes.gone_jobs),
+        (f"DELETE FROM jobs WHERE id {_ANY_OF}", changes.gone_jobs),
+        (f"DELETE FROM feed WHERE seq {_ANY_OF}", changes.gone_feed),
+        (f"DELETE FROM receipts WHERE key {_ANY_OF}", changes.gone_receipts),
     )
 
 

@@ -39,6 +39,7 @@ class Held(msgspec.Struct, kw_only=True):
     task_id: str
     started_at: float
     """0 while it waits for those that it comes after."""
+    after: list[str] = []
     ended: "Ended | None" = None
 
 
@@ -78,6 +79,10 @@ class Runtime(Protocol):
     async def stop(self, attempt: str, reason: str, grace_s: float) -> None:
         """SIGTERM to the whole tree now, or first its own command; SIGKILL after the grace. Unknown attempts are
         ignored."""
+        ...
+
+    async def call_back(self, attempt: str, reason: str) -> None:
+        """End it if it waits for others and has not been started; what has been started goes on."""
         ...
 
     async def renew(self, age_s: float) -> None:

@@ -96,10 +96,7 @@ class FakeMachine:
                 self.end(attempt, KILLED)
 
     def terminate(self, attempt: str, reason: str, grace_s: float) -> None:
-        if attempt in self._waiting:
-            self._tasks[attempt] = task = _Task(self._waiting.pop(attempt), 0.0)
-            task.stopped = reason
-            self.end(attempt, TERMINATED)
+        self.call_back(attempt, reason)
         if attempt not in self.running:
             return
         task = self._tasks[attempt]
@@ -109,6 +106,16 @@ class FakeMachine:
             self.end(attempt, TERMINATED)
         elif grace_s <= 0:
             self.end(attempt, KILLED)
+
+    def call_back(self, attempt: str, reason: str) -> None:
+        if attempt not in self._waiting:
+            return
+        self._tasks[attempt] = task = _Task(self._waiting.pop(attempt), 0.0)
+        for other in self._waiting.values():
+            if attempt in other.after:
+                other.after = [*(name for name in other.after if name != attempt), *task.launch.after]
+        task.stopped = reason
+        self.end(attempt, TERMINATED)
 
     def start(self, launch: Launch) -> None:
         assert launch.attempt not in self._forgotten, f"{launch.attempt} was launched again after it was forgotten"
@@ -141,7 +148,10 @@ class FakeMachine:
 
     def attach(self, runtime: "FakeRuntime") -> list[Held]:
         self._runtime = runtime
-        waiting = [Held(attempt=one.attempt, task_id=one.task_id, started_at=0.0) for one in self._waiting.values()]
+        waiting = [
+            Held(attempt=one.attempt, task_id=one.task_id, started_at=0.0, after=list(one.after))
+            for one in self._waiting.values()
+        ]
         return waiting + [
             Held(attempt=attempt, task_id=task.launch.task_id, started_at=task.started_at, ended=task.ended)
             for attempt, task in self._tasks.items()
@@ -177,6 +187,10 @@ class FakeRuntime:
         self._check("stop")
         self.machine.stops.append((attempt, reason, grace_s))
         self.machine.terminate(attempt, reason, grace_s)
+
+    async def call_back(self, attempt: str, reason: str) -> None:
+        self._check("call_back")
+        self.machine.call_back(attempt, reason)
 
     async def renew(self, age_s: float) -> None:
         self._check("renew")

@@ -87,8 +87,8 @@ class Keeper:
 
     def held(self) -> list[dict[str, Any]]:
         waiting = [
-            {"attempt": name, "task_id": order["task_id"], "started_at": 0.0, "ended": None}
-            for name, (order, _) in self._waiting.items()
+            {"attempt": name, "task_id": order["task_id"], "started_at": 0.0, "after": sorted(after), "ended": None}
+            for name, (order, after) in self._waiting.items()
         ]
         live = [
             {"attempt": one.id, "task_id": one.task_id, "started_at": one.started_at, "ended": None}
@@ -154,11 +154,7 @@ class Keeper:
                 self._launch(order, now)
 
     def stop(self, name: str, reason: str, grace_s: float, now: float) -> None:
-        if name in self._waiting:
-            order, _ = self._waiting.pop(name)
-            never_started = Attempt(name, order["task_id"], 0.0, 0.0)
-            never_started.exit_code, never_started.stopped = 128 + signal.SIGTERM, reason
-            self._finish(never_started)
+        if self.call_back(name, reason):
             return
         attempt = self._live.get(name)
         if attempt is None:
@@ -170,6 +166,19 @@ class Keeper:
         else:
             attempt.kill_at = min(attempt.kill_at, now + grace_s)
             self._due(attempt, min(attempt.due_at, attempt.kill_at))
+
+    def call_back(self, name: str, reason: str) -> bool:
+        """False: it does not wait. Whoever comes after it waits for what it waited for."""
+        if name not in self._waiting:
+            return False
+        order, its = self._waiting.pop(name)
+        for _, after in self._waiting.values():
+            if name in after:
+                after |= its
+        never_started = Attempt(name, order["task_id"], 0.0, 0.0)
+        never_started.exit_code, never_started.stopped = 128 + signal.SIGTERM, reason
+        self._finish(never_started)
+        return True
 
     def stop_all(self, reason: str, now: float) -> None:
         for name in list(self._waiting):

@@ -12,11 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 import ostler
 from ostler.runtime.frames import Lines, LineTooLong, pack
 from ostler.runtime.supervisor import SERVING, SOCKET, TAKEN
 
 START_S = 30.0
+_encode = msgspec.json.Encoder().encode
 _LONGEST_SOCKET_PATH = 100
 
 
@@ -57,7 +60,10 @@ class Link(asyncio.Protocol):
     def send(self, message: dict[str, Any]) -> None:
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._waiting.append(pack(message))
+        try:
+            self._waiting.append(_encode(message) + b"\n")
+        except UnicodeEncodeError:  # bytes that are no text
+            self._waiting.append(pack(message))
 
     def flush(self) -> None:
         if self._transport is not None and self._waiting:

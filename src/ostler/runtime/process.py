@@ -20,6 +20,7 @@ from ostler.runtime.supervisor import ATTEMPTS
 
 ANSWER_S = 30.0
 LEAVING_S = 15.0
+FOLDERS_KEPT = 1024
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
 
@@ -66,6 +67,10 @@ class ProcessRuntime:
         self._idle_exit_s = idle_exit_s
         self._live: dict[str, _Live] = {}
         self._unforgotten: set[str] = set()
+        self._base: dict[str, str] = {}
+        """The environment that the supervisor was told last, for orders to differ from."""
+        self._folders: dict[str, Path] = {}
+        """Those asked for lately: each is asked for several times, and a path takes its time to make."""
         self._peaks: dict[str, int] = {}
         self._ends: asyncio.Queue[Ended | Replaced | None] = asyncio.Queue()
         self._link: Link | None = None
@@ -108,12 +113,18 @@ class ProcessRuntime:
         }
         grace_s = 2 * launch.grace_s if launch.stop else launch.grace_s
         self._live[name] = _Live(launch.task_id, grace_s, order)
-        self._send(order)
+        self._send_launch(order)
 
     async def stop(self, attempt: str, reason: str, grace_s: float) -> None:
         live = self._live.get(attempt)
         if live is not None:
             live.stop = {"do": "stop", "attempt": attempt, "reason": reason, "grace_s": grace_s}
+            self._send(live.stop)
+
+    async def call_back(self, attempt: str, reason: str) -> None:
+        live = self._live.get(attempt)
+        if live is not None and live.stop is None:
+            live.stop = {"do": "call_back", "attempt": attempt, "reason": reason}
             self._send(live.stop)
 
     async def renew(self, age_s: float) -> None:
@@ -124,6 +135,7 @@ class ProcessRuntime:
             raise ValueError(f"attempt {attempt} has not ended, so it cannot be forgotten")
         if attempt in self._unforgotten:
             self._unforgotten.discard(attempt)
+            self._folders.pop(attempt, None)
             self._send({"do": "forget", "attempt": attempt})
 
     def peaks(self) -> dict[str, int]:
@@ -136,9 +148,15 @@ class ProcessRuntime:
             yield end
 
     def folder(self, attempt: str) -> Path:
+        known = self._folders.get(attempt)
+        if known is not None:
+            return known
         if not attempts.is_attempt_name(attempt):
             raise ValueError(f"not an attempt id: {attempt!r}")
-        return self._attempts / attempt
+        if len(self._folders) >= FOLDERS_KEPT:
+            self._folders.clear()
+        self._folders[attempt] = folder = self._attempts / attempt
+        return folder
 
     async def close(self, *, stop_tasks: bool) -> None:
         if stop_tasks and self._connecting is not None:
@@ -166,6 +184,16 @@ class ProcessRuntime:
         # Without a link it is not lost: the next connect sends the difference.
         if self._link is not None:
             self._link.send(order)
+
+    def _send_launch(self, order: dict[str, Any]) -> None:
+        """Nearly all of an environment is that of every other task: it is sent once, and then what differs from it."""
+        env = order["env"]
+        own = {name: value for name, value in env.items() if self._base.get(name) != value}
+        if 2 * len(own) > len(env):
+            self._base, own = env, {}
+            self._send({"do": "base", "env": env})
+        without = [name for name in self._base if name not in env] if len(env) - len(own) < len(self._base) else []
+        self._send({**order, "env": own, "without": without})
 
     async def _connect(self) -> list[Held]:
         link = await reach(self._folder, self._idle_exit_s, lambda: Link(self._heard, self._lost))
@@ -199,6 +227,7 @@ class ProcessRuntime:
         elif said.kind == "held" and self._greeting is not None:
             # Here and now, not when `_connect` wakes up: the next line may be the end of one of these.
             self._link, answer = self._greeting
+            self._base = {}
             self._take_back(said.held)
             if not answer.done():
                 answer.set_result(said.held)
@@ -240,7 +269,7 @@ class ProcessRuntime:
                 continue
             if one_held is None and live.order is not None:
                 # Nothing of it is on the disk, so it was never started.
-                self._send(live.order)
+                self._send_launch(live.order)
             if live.stop is not None:
                 self._send(live.stop)
 

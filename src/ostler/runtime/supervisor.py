@@ -3,8 +3,9 @@
     python -m ostler.runtime.supervisor --folder DIR [--idle-s 60]
 
 One per folder, by a lock. It goes to the background once it serves `DIR/supervisor.sock`: exit code 0 then, 3 if
-another one serves the folder, 1 if it cannot. Messages are lines of JSON. The worker says launch, stop, forget, list
-and shutdown; it is told what is held, and every end. A newer connection replaces the older one.
+another one serves the folder, 1 if it cannot. Messages are lines of JSON. The worker says base (an environment from
+which those of its launches differ), launch, stop, call_back (stop what has not been started), renew, forget, list and
+shutdown; it is told what is held, and every end. A newer connection replaces the older one.
 
 One thread, no third-party library: it must start in a moment, stay small, and never be the reason that a task dies.
 """
@@ -84,6 +85,8 @@ class Supervisor:
         self._leaving = False
         self._worker: Connection | None = None
         self._to_forget: list[str] = []
+        self._base: dict[str, str] = {}
+        """What the worker last told of its tasks' environments: its orders say what differs from that."""
         self._poll = select.poll()
         self._reactions: dict[int, Callable[[], None]] = {}
         self._watch(listener.fileno(), self._accept)
@@ -171,6 +174,7 @@ class Supervisor:
             self._worker.flush()
             self._hang_up()
         self._worker = Connection(peer)
+        self._base = {}
         self._watch(peer.fileno(), self._take_orders)
 
     def _hang_up(self) -> None:
@@ -206,12 +210,19 @@ class Supervisor:
     def _obey(self, order: dict[str, Any]) -> None:
         now = time.monotonic()
         match order["do"]:
+            case "base":
+                self._base = order["env"]
             case "launch" if not self._leaving:
+                order["env"] = env = {**self._base, **order["env"]}
+                for name in order.get("without", ()):
+                    del env[name]
                 if order["attempt"] in self._to_forget:
                     self._forget()
                 self._keeper.launch(order, now)
             case "stop":
                 self._keeper.stop(order["attempt"], order["reason"], order["grace_s"], now)
+            case "call_back":
+                self._keeper.call_back(order["attempt"], order["reason"])
             case "renew":
                 self._keeper.renew(order["age_s"], now)
             case "forget":

@@ -65,6 +65,23 @@ def random_job(rng: random.Random, number: int) -> tuple[JobSpec, float]:
     return spec, rng.choice((0.1, 3.0, 30.0, 700.0, 1500.0))
 
 
+def short_job(rng: random.Random, number: int) -> tuple[JobSpec, float]:
+    """An array of tasks that are over in a moment: such as are sent ahead. Few kinds, so that they become known."""
+    cores = rng.choice((0.0, 0.0, 1.0, 2.0))
+    spec = JobSpec(
+        id=f"s{number}",
+        command=["short", str(cores)],
+        user_id=rng.choice(("ann", "ann", "ann", "bob")),
+        priority=rng.choice((0, 0, 0, 0, 1)),
+        min_cpu_cores=cores,
+        array=rng.choice((10, 40, 120)),
+        max_retries=rng.choice((0, 2)),
+        max_attempts=10,
+        max_runtime_hours=rng.choice((0.0, 0.0, 0.25)),
+    )
+    return spec, 0.02 * (1 + cores)
+
+
 def random_pullers(rng: random.Random, count: int) -> list[Capabilities]:
     def puller() -> Capabilities:
         gpus = rng.choice((0, 0, 1, 2))
@@ -108,12 +125,14 @@ def run_seed(
     machines: int = 6,
     jobs: int = 60,
     pullers: int = 0,
+    ahead: int = 0,
     horizon_s: float = 3000.0,
     check_every: int = 1,
 ) -> World:
-    """One world from start to calm end; raises on the first violation. With pullers, half of the jobs are for them."""
+    """One world from start to calm end; raises on the first violation. With pullers, half of the jobs are for them;
+    with machines that take so many tasks ahead, there are arrays of short ones too."""
     rng = random.Random(f"workload {seed}")
-    world = World(seed, random_machines(rng, machines), drawn(rng), random_pullers(rng, pullers))
+    world = World(seed, random_machines(rng, machines), drawn(rng), random_pullers(rng, pullers), ahead)
     world.check_every = check_every
     for number in range(jobs):
         kind = training_job if pullers and rng.random() < 0.5 else random_job
@@ -123,6 +142,15 @@ def run_seed(
             world.at(rng.uniform(0, horizon_s), partial(cancel_known, world, spec.id))
         if rng.random() < 0.15:
             world.at(rng.uniform(0, horizon_s), partial(world.requeue, spec.id))
+    shorts = random.Random(f"short {seed}")
+    for number in range(jobs if ahead else 0):
+        spec, duration = short_job(shorts, number)
+        at = shorts.uniform(0, horizon_s * 0.7)
+        world.at(at, partial(world.submit, spec, duration))
+        if shorts.random() < 0.2:
+            world.at(at + shorts.uniform(0, 2), partial(cancel_known, world, spec.id))
+        if shorts.random() < 0.1:
+            world.at(at + shorts.uniform(0, 20), partial(world.requeue, spec.id))
     world.run(horizon_s)
     world.calm()
     left = [""]
@@ -164,12 +192,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--machines", type=int, default=6)
     parser.add_argument("--jobs", type=int, default=60)
     parser.add_argument("--pullers", type=int, default=3, help="machines that only claim")
+    parser.add_argument("--ahead", type=int, default=8, help="how many tasks some machines take ahead")
     options = parser.parse_args(argv)
     seeds = [options.seed] if options.seed is not None else range(options.start, options.start + options.seeds)
     events, begun = 0, time.monotonic()
     for seed in seeds:
         try:
             size = {"machines": options.machines, "jobs": options.jobs, "pullers": options.pullers}
+            size |= {"ahead": options.ahead}
             events += run_seed(seed, **size).events
         except (Violation, InvariantBroken, IllegalMove, AssertionError) as error:
             print(f"seed {seed}: {type(error).__name__}: {error}")

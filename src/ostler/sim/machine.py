@@ -6,7 +6,7 @@ import msgspec
 
 from ostler.core.effects import Acknowledge, AssignTask, CancelTask, CloseSession, Effect
 from ostler.core.events import Event, TaskAccepted, TaskEnded, WorkerBeat, WorkerRegistered
-from ostler.domain.worker import ActiveTask, Capabilities, Slots
+from ostler.domain.worker import WAITING, ActiveTask, Capabilities, Slots
 
 if TYPE_CHECKING:
     from ostler.sim.world import World
@@ -34,11 +34,15 @@ class Machine:
 
     stubborn = False
 
-    def __init__(self, world: "World", name: str, capabilities: Capabilities, slots: int) -> None:
+    def __init__(self, world: "World", name: str, capabilities: Capabilities, slots: int, ahead: int = 0) -> None:
         self.world = world
         self.name = name
         self.capabilities = capabilities
         self.slots = slots
+        self.ahead = ahead
+        """How many assignments it takes beyond its room."""
+        self.waiting: dict[str, AssignTask] = {}
+        """Those of them that have not begun."""
         self.processes: dict[str, Process] = {}
         self.results: dict[str, TaskEnded] = {}
         self.session = 0
@@ -59,6 +63,7 @@ class Machine:
                 capabilities=self.capabilities,
                 active_tasks=self._account(),
                 boot_id=f"{self.name}-{self.boots}",
+                ahead=self.ahead,
             )
         )
         for result in list(self.results.values()):
@@ -108,7 +113,9 @@ class Machine:
             case Acknowledge(of="heartbeat", sent_at=float(sent_at)):
                 self._contact = max(self._contact, sent_at)
             case AssignTask():
-                self._start(effect)
+                self._take(effect)
+            case CancelTask(unstarted=True) if effect.attempt in self.processes:
+                return  # too late: it has begun
             case CancelTask():
                 self._stop(effect)
             case Acknowledge(of="job_result"):
@@ -116,9 +123,15 @@ class Machine:
             case CloseSession():
                 self.disconnected()
 
-    def _start(self, effect: AssignTask) -> None:
-        if effect.attempt in self.processes or effect.attempt in self.results:
+    def _take(self, effect: AssignTask) -> None:
+        if effect.attempt in self.processes or effect.attempt in self.results or effect.attempt in self.waiting:
             return
+        if any(name in self.processes or name in self.waiting for name in effect.after):
+            self.waiting[effect.attempt] = effect
+        else:
+            self._start(effect)
+
+    def _start(self, effect: AssignTask) -> None:
         clash = {
             device
             for process in self.processes.values()
@@ -166,7 +179,14 @@ class Machine:
 
     def _stop(self, effect: CancelTask) -> None:
         process = self.processes.get(effect.attempt)
-        if process is None:
+        if effect.attempt in self.waiting:
+            given_back = self.waiting.pop(effect.attempt)
+            for other in self.waiting.values():  # they wait for what it waited for
+                if effect.attempt in other.after:
+                    other.after = given_back.after
+            state, fault = ("returned", "drain") if effect.unstarted else ("cancelled", "")
+            self._end(effect.task_id, effect.attempt, state, None, fault)
+        elif process is None:
             if effect.attempt not in self.results:  # the hub counts room for it until it hears that it is not here
                 self._end(effect.task_id, effect.attempt, "cancelled", None)
         elif not process.stopping:
@@ -193,15 +213,21 @@ class Machine:
         )
         self.results[attempt] = result
         self._send(result)
+        if process is not None:
+            for order in [one for one in self.waiting.values() if attempt in one.after]:
+                del self.waiting[order.attempt]
+                self._start(order)
 
     def power_cut(self) -> None:
         """Processes and results are gone, and so is the link."""
         self.processes.clear()
+        self.waiting.clear()
         self.results.clear()
         self.world.cut(self)
 
     def _account(self) -> list[ActiveTask]:
         running = [ActiveTask(task_id=p.task_id, attempt=p.attempt) for p in self.processes.values()]
+        running += [ActiveTask(task_id=w.task_id, attempt=w.attempt, state=WAITING) for w in self.waiting.values()]
         return running + [
             ActiveTask(task_id=r.task_id, attempt=r.attempt, state=r.state) for r in self.results.values()
         ]

@@ -20,11 +20,12 @@ from ostler.core.events import (
     WorkerBeat,
     WorkerRegistered,
 )
-from ostler.core.fleet import Fleet, Touched
+from ostler.core.fleet import Fleet
 from ostler.core.match import never_fits
 from ostler.core.placing.place import PLACEMENTS_PER_PASS, settle
 from ostler.core.step import step
 from ostler.core.timers import Timers
+from ostler.core.touched import Touched
 from ostler.domain.job import JobSpec
 from ostler.domain.resources import Request
 from ostler.domain.scheduling import HOLD_AFTER_S, Scheduling

@@ -67,6 +67,7 @@ class World:
         machines: list[tuple[Capabilities, int]],
         faults: Faults = NONE,
         pullers: Sequence[Capabilities] = (),
+        ahead: int = 0,
     ) -> None:
         self.seed = seed
         self.rng = random.Random(seed)
@@ -99,7 +100,9 @@ class World:
         self._pumping = False
         self.fleet = self._load()
         self.hub_up = True
-        self.machines = [Machine(self, f"w{i:03d}", offer, slots) for i, (offer, slots) in enumerate(machines)]
+        self.machines = [
+            Machine(self, f"w{i:03d}", offer, slots, ahead if i % 3 else 0) for i, (offer, slots) in enumerate(machines)
+        ]
         for machine in self.machines:
             self.after(self.rng.uniform(0, 2), machine.reconnect)
         self.pullers = [Puller(self, f"p{i:03d}", offer, stubborn=i % 4 == 3) for i, offer in enumerate(pullers)]

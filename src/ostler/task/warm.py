@@ -13,6 +13,7 @@ Standard library and cloudpickle only.
 """
 
 import binascii
+import gc
 import json
 import os
 import pickle
@@ -46,7 +47,6 @@ _SIGNALS = (
 )
 """Those for which programs set handlers. To look at all of them would cost as much as the rest of a short call."""
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-_CANNOT_CHANGE = frozenset({int, float, complex, str, bytes, bool, type(None)})
 
 
 class Payloads:
@@ -79,7 +79,7 @@ def _is_map(payload: Any) -> bool:
 
 def _own(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     """A copy: what one call does to its arguments must not show in another's, nor in its own next attempt."""
-    if _CANNOT_CHANGE.issuperset(map(type, arguments)):
+    if call.PLAIN.issuperset(map(type, arguments)):
         return arguments
     copy: tuple[Any, ...] = pickle.loads(cloudpickle.dumps(arguments))
     return copy
@@ -93,6 +93,9 @@ class Interpreter:
         self._null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         self._payloads = Payloads()
         self._env = {key: value for key, value in os.environ.items() if key != "OSTLER_ATTEMPT"}
+        self._given: dict[str, str] = {}
+        self._as_set: dict[Any, Any] = {}
+        """The variables of the last call, and with them the whole environment as it was set for it."""
         # `python -m` puts the working directory first, unless it is told not to.
         self._path = sys.path[1:] if sys.path[:1] == [os.getcwd()] else None
         self._argv = list(sys.argv[:1])
@@ -152,10 +155,17 @@ class Interpreter:
         os.dup2(log, 2)
         os.close(log)
         os.chdir(order["work"])
-        _set_environment({**self._env, **order["env"]})
+        self._set_environment(order["env"])
         sys.argv[:] = self._argv
         if self._path is not None:
             sys.path[:] = [order["work"], *self._path]
+
+    def _set_environment(self, given: dict[str, str]) -> None:
+        if _RAW is None or self._as_set != _RAW:  # the first call, or the last one has changed something
+            _change_environment(dict(os.environ), {**self._env, **given})
+        else:
+            _change_environment(self._given, given)
+        self._given, self._as_set = given, dict(_RAW or {})
 
     def _put_away(self, work: str) -> None:
         sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
@@ -186,8 +196,11 @@ def _flush() -> None:
             continue  # closed, or replaced by something that is no stream
 
 
-def _set_environment(wanted: dict[str, str]) -> None:
-    found = dict(os.environ)
+_RAW: dict[Any, Any] | None = getattr(os.environ, "_data", None)
+"""All variables as the kernel has them: to compare these costs next to nothing."""
+
+
+def _change_environment(found: dict[str, str], wanted: dict[str, str]) -> None:
     for name in found.keys() - wanted.keys():
         del os.environ[name]
     for name, value in wanted.items():
@@ -196,4 +209,5 @@ def _set_environment(wanted: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
+    gc.freeze()
     sys.exit(Interpreter(int(sys.argv[1])).serve())

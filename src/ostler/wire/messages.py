@@ -103,7 +103,10 @@ class LogRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     task_id: str
     attempt: str
     offset: int = 0
+    """Where the hub's copy ends."""
     follow: bool = False
+    reached: int = 0
+    """How far into the task's output that is, where the copy lacks parts; 0: it is the same."""
 
 
 class Peer(msgspec.Struct, kw_only=True):
@@ -127,6 +130,8 @@ class JobAssign(msgspec.Struct, kw_only=True, omit_defaults=True):
     checkpoint: str = ""
     """The blob to begin from, and the worker that brought it: that one has the files already."""
     checkpoint_by: str = ""
+    after: list[str] = []
+    """Attempts there whose end it waits for: it was sent ahead, and holds nothing until then."""
 
 
 class PrewarmHint(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -158,6 +163,8 @@ class JobCancel(msgspec.Struct, kw_only=True):
     attempt: str = ""
     reason: str = ""
     grace_seconds: float = 10.0
+    unstarted: bool | msgspec.UnsetType = msgspec.UNSET
+    """Only if it was sent ahead and has not been started: then it is `returned`, and nothing is spent."""
 
 
 class WorkerInfo(msgspec.Struct, kw_only=True):
@@ -206,6 +213,8 @@ class Ack(msgspec.Struct, kw_only=True, omit_defaults=True):
     attempt: str = ""
     sent_at: str | float | int | None = None
     token: str = ""
+    hubs: list[str] = []
+    """To a registration: where else this fleet's hubs are reached, of which another may lead one day."""
 
 
 Message = (

@@ -15,6 +15,7 @@ from ostler.wire.messages import (
     JobAccepted,
     JobAssign,
     JobCancel,
+    JobResult,
     LogRequest,
     Message,
     PrewarmHint,
@@ -31,6 +32,7 @@ from ostler.worker.events import (
     Assigned,
     AwaitRelease,
     BeatDue,
+    CallBack,
     CancelAsked,
     CollectOutcome,
     Connected,
@@ -64,10 +66,13 @@ from ostler.worker.snapshots import Snapshots
 from ostler.worker.starting import Starts
 from ostler.worker.state import State
 from ostler.worker.uploads import Traffic
+from ostler.worker.verdict import BY_RECALL
 
 BLOBS, CHECKPOINTS, SNAPSHOTS = "blobs", "checkpoints", "snapshots"
-ACCEPT_WITHIN_S = 0.005
+ACCEPT_WITHIN_S = 0.025
 """An acceptance may wait this long for the end of a short task: together they cost the hub one commit, not two."""
+GATHER_S = 0.02
+"""So may a result, while there are tasks here that were sent ahead: nobody is idle for it."""
 LAST_WORDS_S = 10.0
 """How long a drained worker waits for its last acknowledgements; its results are on the disk for the next start."""
 IMPATIENT = 3
@@ -118,8 +123,9 @@ class Agent:
         self._beat_sent: tuple[str | float | int | None, float] = (None, 0.0)
         """The last heartbeat's own time, and the clock's when it was sent."""
         self._wake = asyncio.Event()
-        self._accepted: list[JobAccepted] = []
-        """Not sent yet; nothing else is sent before them."""
+        self._accepted: dict[str, JobAccepted] = {}
+        """By attempt, those that are not sent yet; one that ends before that is told by its end alone."""
+        self._gathered: list[JobResult] = []
         self._say: Callable[[Message], None] = lambda _: None
         self._errands: set[asyncio.Task[None]] = set()
         self._timers: list[asyncio.TimerHandle] = []
@@ -140,7 +146,8 @@ class Agent:
         self.post(Connected())
 
     def disconnected(self) -> None:
-        self._accepted.clear()  # the next registration says what is held
+        self._accepted.clear()  # the next registration says what is held, and the results follow it
+        self._gathered.clear()
         self.post(ConnectionLost())
 
     def heard(self, frame: Frame) -> None:
@@ -157,10 +164,11 @@ class Agent:
                         attempt=message.attempt,
                         reason=message.reason,
                         grace_s=message.grace_seconds,
+                        unstarted=message.unstarted is True,
                     )
                 )
             case LogRequest():
-                self._logs.request(message.task_id, message.attempt, message.offset, message.follow)
+                self._logs.request(message)
             case RelayRequest():
                 self._relays.request(message)
             case PrewarmHint():
@@ -321,29 +329,57 @@ class Agent:
                 await self._forget(effect)
             case StopTask():
                 await self._stop(effect)
+            case CallBack():
+                await self._call_back(effect.attempt)
 
     def _send(self, message: Message) -> None:
         if isinstance(message, JobAccepted):
             if not self._accepted:
                 asyncio.get_running_loop().call_later(ACCEPT_WITHIN_S, self._send_accepted)
-            self._accepted.append(message)
+            self._accepted[message.attempt] = message
             return
-        self._send_accepted()
+        if isinstance(message, JobResult):
+            self._accepted.pop(message.attempt, None)
+            self._send_result(message)
+            return
         if isinstance(message, Heartbeat):
+            self._send_gathered()
+            self._send_accepted()
             self._beat_sent = (message.sent_at, asyncio.get_running_loop().time())
         self._say(message)
 
+    def _send_result(self, result: JobResult) -> None:
+        if not self._gathered and self._state.has_waiting:
+            asyncio.get_running_loop().call_later(GATHER_S, self._send_gathered)
+        self._gathered.append(result)
+        if not self._state.has_waiting:
+            self._send_gathered()
+
+    def _send_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        for result in gathered:
+            self._say(result)
+
     def _send_accepted(self) -> None:
-        accepted, self._accepted = self._accepted, []
-        for message in accepted:
+        accepted, self._accepted = self._accepted, {}
+        for message in accepted.values():
             self._say(message)
 
     async def _stop(self, effect: StopTask) -> None:
-        if not self._starts.call_off(effect.attempt):
+        if not self._called_off(effect.attempt, effect.reason):
             await self._runtime.stop(effect.attempt, effect.reason, effect.grace_s)
-            return
-        task_id = self._state.held[effect.attempt].task_id
-        self.post(ProcessEnded(Ended(attempt=effect.attempt, task_id=task_id, exit_code=143, stopped=effect.reason)))
+
+    async def _call_back(self, attempt: str) -> None:
+        if not self._called_off(attempt, BY_RECALL):
+            await self._runtime.call_back(attempt, BY_RECALL)
+
+    def _called_off(self, attempt: str, reason: str) -> bool:
+        """True if it was still being prepared: then this is its end."""
+        if not self._starts.call_off(attempt):
+            return False
+        task_id = self._state.held[attempt].task_id
+        self.post(ProcessEnded(Ended(attempt=attempt, task_id=task_id, exit_code=143, stopped=reason)))
+        return True
 
     def _collect(self, effect: CollectOutcome) -> None:
         found = self._outcomes.at_once(effect)

@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from ostler.domain.hubs import Addresses
 from ostler.worker.credentials import Credentials
 from ostler.worker.tunnel import Side, beside, open_tunnel
 
@@ -56,6 +57,8 @@ class LogSize(msgspec.Struct):
 
     size: int
     taken: bool = True
+    reached: int | None = None
+    """How far into what the task printed that is; None: as far, or the hub does not say."""
 
 
 class Stored(msgspec.Struct):
@@ -66,28 +69,44 @@ class Stored(msgspec.Struct):
 
 
 class HubApi:
-    def __init__(self, session: aiohttp.ClientSession, hub: str, credentials: Credentials) -> None:
+    """Talks to the hub that the worker's socket is at."""
+
+    def __init__(self, session: aiohttp.ClientSession, hubs: Addresses, credentials: Credentials) -> None:
         self._session = session
-        self._hub = hub
+        self._hubs = hubs
         self._credentials = credentials
         self._room = asyncio.Semaphore(UPLOADS_AT_ONCE)
         self._file_room = asyncio.Semaphore(FILES_AT_ONCE)
 
+    @property
+    def _hub(self) -> str:
+        return self._hubs.current
+
     async def post_log(
-        self, task_id: str, attempt: str, offset: int, data: bytes, *, final: bool = False, gap: int = 0
+        self,
+        task_id: str,
+        attempt: str,
+        offset: int,
+        data: bytes,
+        *,
+        final: bool = False,
+        gap: int = 0,
+        ending: bool = False,
     ) -> LogSize:
-        """Append to the hub's copy of a log."""
+        """Append to the hub's copy of a log. `ending`: the task has ended; `final`: this is the last of it."""
         params = {"attempt": attempt, "offset": str(offset)}
         if final:
             params["final"] = "1"
+        elif ending:
+            params["ending"] = "1"
         if gap:
             params["gap"] = str(gap)
         async with self._room:
             status, _, body = await self._request("POST", f"/v1/tasks/{task_id}/logs", params=params, data=data)
         if status == 409:
-            return LogSize(_size(body), taken=False)
+            return _log_size(body, taken=False)
         _check(status, body)
-        return LogSize(_size(body))
+        return _log_size(body)
 
     async def put_blob(self, sha256: str, path: Path, at: str = SNAPSHOT_BLOBS, moved: Moved = _nobody) -> None:
         """`moved` hears of every piece that has left."""
@@ -226,8 +245,9 @@ def _detail(body: bytes) -> str:
         return body[:200].decode(errors="replace")
 
 
-def _size(body: bytes) -> int:
+def _log_size(body: bytes, taken: bool = True) -> LogSize:
     try:
-        return int(json.loads(body)["size"])
+        said = json.loads(body)
+        return LogSize(int(said["size"]), taken, int(said["reached"]) if "reached" in said else None)
     except (ValueError, KeyError, TypeError):
         raise Declined("the hub does not say how much of the log it has") from None

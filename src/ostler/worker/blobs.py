@@ -13,13 +13,17 @@ class Blobs:
     def __init__(self, api: HubApi, folder: Path) -> None:
         self._api = api
         self._folder = folder
+        self._last = ("", folder)
+        """The one asked for last: the calls of a map all name the same."""
         self._fetching: dict[str, asyncio.Task[None]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, sha256: str) -> Path:
-        if len(sha256) != 64 or not sha256.isalnum():
-            raise ValueError(f"not a sha256: {sha256[:80]!r}")
-        return self._folder / sha256
+        if sha256 != self._last[0]:
+            if len(sha256) != 64 or not sha256.isalnum():
+                raise ValueError(f"not a sha256: {sha256[:80]!r}")
+            self._last = (sha256, self._folder / sha256)
+        return self._last[1]
 
     def has(self, sha256: str) -> bool:
         """Here already; and, being asked for, not to be removed for a while."""

@@ -4,7 +4,9 @@ An attempt is in exactly one of three places: `held` (it runs, or is about to), 
 it left is on its way to the hub) or `results` (kept, and sent again, until the hub has acknowledged it).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+
+import msgspec
 
 from ostler.domain import states
 from ostler.runtime.base import Ended
@@ -14,6 +16,7 @@ from ostler.worker.events import (
     Acknowledged,
     Assigned,
     BeatDue,
+    CallBack,
     CancelAsked,
     CheckpointBrought,
     Connected,
@@ -53,7 +56,7 @@ def step(state: State, event: Event, now: float) -> list[Effect]:
         case Assigned():
             return _assigned(state, event.order, now)
         case ProcessEnded():
-            return _process_ended(state, event.end)
+            return _process_ended(state, event.end, now)
         case OutcomeCollected():
             return endings.collected(state, event)
         case Acknowledged():
@@ -75,7 +78,7 @@ def step(state: State, event: Event, now: float) -> list[Effect]:
         case Misassigned():
             return _misassigned(state, event)
         case LaunchFailed():
-            return _launch_failed(state, event)
+            return _launch_failed(state, event, now)
         case _:
             return _about_the_worker(state, event, now)
 
@@ -99,7 +102,8 @@ def _about_the_worker(
         case DrainAsked():
             state.draining = True
             services = [hold for hold in state.held.values() if hold.facts.service]
-            return [*_say_hello(state, now), *_stop_for_drain(services, GRACE_S)]
+            waiting = [CallBack(attempt=hold.attempt) for hold in state.held.values() if hold.after]
+            return [*_say_hello(state, now), *waiting, *_stop_for_drain(services, GRACE_S)]
         case DrainEnded():
             state.draining = True
             return _stop_for_drain(list(state.held.values()), event.grace_s)
@@ -114,8 +118,13 @@ def _took_back(state: State, event: TookBack) -> list[Effect]:
     for held, facts in event.held:
         if held.ended is None:
             state.held[held.attempt] = Hold(
-                task_id=held.task_id, attempt=held.attempt, facts=facts, started_at=held.started_at
+                task_id=held.task_id,
+                attempt=held.attempt,
+                facts=facts,
+                started_at=held.started_at,
+                after=set(held.after),
             )
+            _line_up(state, held.attempt, set(held.after))
             if facts.port:
                 effects.append(WatchService(attempt=held.attempt, facts=facts))
         else:
@@ -130,7 +139,7 @@ def _connected(state: State, now: float) -> list[Effect]:
         capabilities=state.offered(),
         active_tasks=state.account(),
         boot_id=state.boot_id,
-        protocol=Protocol(batch=True),
+        protocol=Protocol(batch=True, ahead=state.ahead),
     )
     effects: list[Effect] = [Send(hello)]
     for kept in state.results.values():
@@ -196,8 +205,45 @@ def _assigned(state: State, order: Order, now: float) -> list[Effect]:
         # The hub could not know of that process. Run side by side they would spoil each other's work.
         error = f"a GPU of it is still held here by {holder.task_id}, attempt {holder.attempt}"
         return endings.keep(state, _result(order, RETURNED, error=error))
-    state.held[order.attempt] = Hold(task_id=order.task_id, attempt=order.attempt, facts=order.facts, started_at=now)
-    return [LaunchTask(order), *endings.send(state, JobAccepted(task_id=order.task_id, attempt=order.attempt))]
+    hold = Hold(task_id=order.task_id, attempt=order.attempt, facts=order.facts, started_at=now)
+    hold.after = _still_before(state, order.after)
+    state.held[order.attempt] = hold
+    _line_up(state, hold.attempt, hold.after)
+    if hold.after != set(order.after):
+        order = msgspec.structs.replace(order, after=tuple(sorted(hold.after)))
+    return [LaunchTask(order), *_begun(state, hold)]
+
+
+def _still_before(state: State, names: Iterable[str]) -> set[str]:
+    """Of these, those that are here; of one that was let go before it had begun, those that it waited for."""
+    found: set[str] = set()
+    for name in names:
+        found |= {name} if name in state.held else _still_before(state, state.instead.get(name, ()))
+    return found
+
+
+def _line_up(state: State, attempt: str, after: set[str]) -> None:
+    for name in after:
+        state.behind.setdefault(name, []).append(attempt)
+
+
+def _begun(state: State, hold: Hold) -> list[Effect]:
+    return [] if hold.after else endings.send(state, JobAccepted(task_id=hold.task_id, attempt=hold.attempt))
+
+
+def _left(state: State, gone: Hold, now: float) -> list[Effect]:
+    """Whoever waited for it begins, by the runtime's doing; or, if it never began, waits for what it waited for."""
+    effects: list[Effect] = []
+    if gone.after:
+        state.instead[gone.attempt] = gone.after
+    for name in state.behind.pop(gone.attempt, ()):
+        hold = state.held.get(name)
+        if hold is not None:
+            hold.after = (hold.after - {gone.attempt}) | gone.after
+            hold.started_at = now
+            _line_up(state, name, gone.after)
+            effects += _begun(state, hold)
+    return effects
 
 
 def _holder_of(state: State, order: Order) -> Hold | None:
@@ -242,6 +288,8 @@ def _misassigned(state: State, event: Misassigned) -> list[Effect]:
 
 def _cancel(state: State, event: CancelAsked) -> list[Effect]:
     hold = state.held.get(event.attempt) if event.attempt else _of_task(state, event.task_id)
+    if hold is not None and event.unstarted:
+        return [CallBack(attempt=hold.attempt)] if hold.after else []
     if hold is not None:
         hold.cancelled = event.reason
         reason = BY_BUDGET if event.reason == BY_BUDGET else BY_CANCEL + event.reason
@@ -263,7 +311,7 @@ def _has_result(state: State, event: CancelAsked) -> bool:
     return any(result.task_id == event.task_id for result in state.ended())
 
 
-def _launch_failed(state: State, event: LaunchFailed) -> list[Effect]:
+def _launch_failed(state: State, event: LaunchFailed, now: float) -> list[Effect]:
     hold = state.held.pop(event.attempt, None)
     if hold is None:
         return []
@@ -272,19 +320,18 @@ def _launch_failed(state: State, event: LaunchFailed) -> list[Effect]:
         state_told, error, fault = states.CANCELLED, hold.cancelled, ""
     elif event.by_task:
         state_told, fault = states.FAILED, ""
-    return endings.keep(
-        state, JobResult(task_id=hold.task_id, attempt=hold.attempt, state=state_told, error=error, fault=fault)
-    )
+    result = JobResult(task_id=hold.task_id, attempt=hold.attempt, state=state_told, error=error, fault=fault)
+    return endings.keep(state, result) + _left(state, hold, now)
 
 
-def _process_ended(state: State, end: Ended) -> list[Effect]:
+def _process_ended(state: State, end: Ended, now: float) -> list[Effect]:
     hold = state.held.pop(end.attempt, None)
     if hold is None:
         return []
     result = outcome(end, hold.cancelled)
     result.peak_memory_mib = max(result.peak_memory_mib, hold.peak_memory_mib)
     result.peak_vram_mib = hold.peak_vram_mib
-    return endings.begin(state, result, hold.facts, hold.checkpoint)
+    return endings.begin(state, result, hold.facts, hold.checkpoint) + _left(state, hold, now)
 
 
 # GPUs: a task's are free when it has left them as they were

@@ -4,7 +4,10 @@ import contextlib
 import os
 from pathlib import Path
 
+from ostler.domain.hubs import same_fleet
+
 FILE = "worker.token"
+HUBS_FILE = "hubs"
 
 
 class Credentials:
@@ -39,10 +42,29 @@ class Credentials:
         part.replace(self._path)
 
 
+def remember(folder: Path, given: str, known: list[str]) -> None:
+    """Where the fleet's hubs are, as one of them told: a worker that starts while that one is away needs the others."""
+    text = "\n".join([given, *known, ""])
+    file = folder / HUBS_FILE
+    if not file.exists() or file.read_text() != text:
+        part = file.with_name(f".{HUBS_FILE}.part")
+        part.write_text(text)
+        part.replace(file)
+
+
+def told_of(folder: Path, given: str) -> list[str]:
+    """What was remembered, if it was told by those that are given."""
+    try:
+        whose, *known = (folder / HUBS_FILE).read_text().split()
+    except (OSError, ValueError):
+        return []
+    return known if same_fleet(whose, given) else []
+
+
 def _read(path: Path, hub: str) -> str:
     """A token that was made by another hub is not shown to this one."""
     try:
         lines = path.read_text().split()
     except OSError:
         return ""
-    return lines[0] if lines and lines[1:2] in ([], [hub]) else ""
+    return lines[0] if lines and (not lines[1:] or same_fleet(lines[1], hub)) else ""

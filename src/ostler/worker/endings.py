@@ -107,6 +107,7 @@ def keep(state: State, result: JobResult) -> list[Effect]:
 
 
 def acknowledged(state: State, event: Acknowledged) -> list[Effect]:
+    state.instead.pop(event.attempt, None)
     kept = state.results.pop(_key(event.task_id, event.attempt), None)
     if kept is None or not kept.result.attempt:
         return []

@@ -46,6 +46,8 @@ class CancelAsked(msgspec.Struct, kw_only=True):
     """Empty: whatever this worker has of the task."""
     reason: str = ""
     grace_s: float = 10.0
+    unstarted: bool = False
+    """Only if it waits for another's end."""
 
 
 class Acknowledged(msgspec.Struct, kw_only=True):
@@ -211,6 +213,12 @@ class StopTask(msgspec.Struct, kw_only=True):
     grace_s: float
 
 
+class CallBack(msgspec.Struct, kw_only=True):
+    """End it if it has not been started; if it has, it goes on."""
+
+    attempt: str
+
+
 class CollectOutcome(msgspec.Struct, kw_only=True):
     """Bring to the hub what the attempt has left; answered by OutcomeCollected."""
 
@@ -246,4 +254,6 @@ class Send(msgspec.Struct):
     message: Message
 
 
-Effect = LaunchTask | WatchService | AwaitRelease | StopTask | CollectOutcome | RenewLeases | ForgetTask | Send
+Effect = (
+    LaunchTask | WatchService | AwaitRelease | StopTask | CallBack | CollectOutcome | RenewLeases | ForgetTask | Send
+)

@@ -85,7 +85,8 @@ def make_launch(
         deadline_s=order.remaining_s,
         stop=_filled(order.stop_command, python, facts.port, folders),
         lease_s=order.spec.lease_s(),
-        warm=_warm_key(order, env) if _may_be_warm(order, facts) else "",
+        after=list(order.after),
+        warm=_warm_keys.key(order, env, place, capabilities) if _may_be_warm(order, facts) else "",
     )
 
 
@@ -98,10 +99,28 @@ def _may_be_warm(order: Order, facts: Facts) -> bool:
     return not (held or spec.prolog or spec.epilog or order.gang)
 
 
-def _warm_key(order: Order, env: Mapping[str, str]) -> str:
-    """The same for all who may share an interpreter: one user's functions, in one environment."""
-    lasting = sorted(pair for pair in env.items() if pair[0] not in PER_ATTEMPT)
-    return hashlib.sha256(repr((order.spec.user_id, lasting)).encode()).hexdigest()
+class _WarmKeys:
+    """The same for all who may share an interpreter: one user's functions, in one environment.
+
+    That of the last is likely to be the next one's, so what an environment follows from is compared, not all of it.
+    """
+
+    def __init__(self) -> None:
+        self._base: Mapping[str, str] = {}
+        self._asked: tuple[object, ...] = ()
+        self._key = ""
+
+    def key(self, order: Order, env: Mapping[str, str], place: Place, capabilities: Capabilities) -> str:
+        spec = order.spec
+        asked = (spec.user_id, spec.env, spec.min_cpu_cores, place.hub, capabilities.gpu_backend)
+        if self._base is not place.environment or self._asked != asked:
+            lasting = sorted(pair for pair in env.items() if pair[0] not in PER_ATTEMPT)
+            self._key = hashlib.sha256(repr((spec.user_id, lasting)).encode()).hexdigest()
+            self._base, self._asked = place.environment, asked
+        return self._key
+
+
+_warm_keys = _WarmKeys()
 
 
 def _filled(argv: list[str], python: str, port: int, folders: Folders) -> list[str]:

@@ -10,16 +10,22 @@ from typing import NamedTuple
 import msgspec
 
 from ostler.runtime.attempts import LOG
-from ostler.worker.api import Declined, HubApi, LogSize, Unreachable
+from ostler.wire.messages import LogRequest
+from ostler.worker.api import Declined, HubApi, Unreachable
+from ostler.worker.trimming import KEEP_HEAD
 
 PIECE = 1024 * 1024
 END_PART = 4 * PIECE
 """Of a log whose reader was not there, the first and the last this many bytes are sent at its end."""
+BEHIND = 32 * PIECE
+"""A reader who would be further behind than this is brought to the newest, and told what was left out."""
 BYTES_PER_S = 4_000_000
 END_S = 5.0
 LOOK_S = 0.2
 AGAIN_S = 1.0
 CONFLICTS = 3
+FIRST_LINE = 64 * 1024
+TOO_LARGE = 413
 
 _log = logging.getLogger("ostler.worker")
 
@@ -32,12 +38,21 @@ class Part(NamedTuple):
     gap: int = 0
 
 
-def last_parts(have: int, size: int) -> list[Part]:
-    """What is sent of a log of this size, of which the hub has so much, once it will not grow any more."""
-    if size - have <= 2 * END_PART:
-        return _cut(have, size) or [Part(have, 0)]
-    first, (head, *tail) = _cut(have, have + END_PART), _cut(size - END_PART, size)
-    return [*first, head._replace(gap=head.start - have - END_PART), *tail]
+def next_part(at: int, size: int) -> Part:
+    """What is sent next of a log that grows: its beginning in order, then whatever keeps a reader near its end."""
+    if size - at <= BEHIND or at < END_PART:
+        return Part(at, min(PIECE, size - at))
+    return Part(size - PIECE, PIECE, size - PIECE - at)
+
+
+def last_parts(at: int, size: int) -> list[Part]:
+    """What is sent of a log of this size, of which the hub has so much, once it will not grow any more. What lies
+    between its head and its tail may be gone from the disk already."""
+    if size - at <= 2 * END_PART:
+        return _cut(at, size) or [Part(at, 0)]
+    first_end = max(at, min(at + END_PART, KEEP_HEAD))
+    first, (head, *tail) = _cut(at, first_end), _cut(size - END_PART, size)
+    return [*first, head._replace(gap=head.start - first_end), *tail]
 
 
 def _cut(start: int, end: int) -> list[Part]:
@@ -51,6 +66,10 @@ class _Stream(msgspec.Struct, kw_only=True):
     attempt: str
     have: int = 0
     """What the hub is known to have."""
+    at: int = 0
+    """How far into the log that is: further, where something was left out."""
+    full: bool = False
+    """The hub takes no more of it before its end."""
     follow: bool = False
     finishing: bool = False
     complete: bool = False
@@ -72,14 +91,14 @@ class Logs:
         """Nothing was printed and nobody was promised anything: no request is needed."""
         return attempt not in self._streams and self._size(attempt) == 0
 
-    def request(self, task_id: str, attempt: str, offset: int, follow: bool) -> None:
-        """Somebody reads this log; the hub has it up to `offset`."""
-        stream = self._streams.setdefault(attempt, _Stream(task_id=task_id, attempt=attempt))
+    def request(self, asked: LogRequest) -> None:
+        """Somebody reads this log."""
+        stream = self._streams.setdefault(asked.attempt, _Stream(task_id=asked.task_id, attempt=asked.attempt))
         if stream.complete or stream.finishing:
             return  # all that there is has been sent, or is on its way
-        stream.follow = stream.follow or follow
+        stream.follow = stream.follow or asked.follow
         if stream.sending is None:
-            stream.have = offset
+            stream.have, stream.at = asked.offset, asked.reached or asked.offset
             stream.sending = asyncio.get_running_loop().create_task(self._send(stream))
             stream.sending.add_done_callback(lambda task: self._sent(stream, task))
 
@@ -112,12 +131,12 @@ class Logs:
 
     async def _send(self, stream: _Stream) -> None:
         """As it grows, as long as somebody follows and the task runs; else what is there now."""
+        there_now = self._size(stream.attempt)
         while True:
             runs = self._runs(stream.attempt)  # asked before the size: what is printed last is not missed
             pause_s = LOOK_S
             try:
-                while stream.have < (size := self._size(stream.attempt)):
-                    await self._send_piece(stream, size)
+                await self._send_up_to(stream, there_now)
                 if not runs:
                     await self._send_last(stream)
             except Unreachable:
@@ -126,34 +145,50 @@ class Logs:
                 return
             await asyncio.sleep(pause_s)
 
-    async def _send_piece(self, stream: _Stream, size: int) -> None:
-        data = self._read(stream.attempt, Part(stream.have, min(PIECE, size - stream.have)))
-        answer = await self._api.post_log(stream.task_id, stream.attempt, stream.have, data)
-        if not answer.taken and answer.size == stream.have:
-            raise Declined("the hub contradicts itself")
-        stream.have = answer.size
-        await asyncio.sleep(len(data) / BYTES_PER_S if answer.taken else 0)
+    async def _send_up_to(self, stream: _Stream, there_now: int) -> None:
+        """What was there when somebody asked, or all that comes for whoever follows."""
+        try:
+            while not stream.full and stream.at < (size := self._size(stream.attempt)):
+                if not stream.follow and stream.at >= there_now:
+                    return
+                part = next_part(stream.at, size)
+                before = (stream.have, stream.at)
+                taken = await self._post(stream, part)
+                if not taken and (stream.have, stream.at) == before:
+                    raise Declined("the hub contradicts itself")
+                await asyncio.sleep(part.length / BYTES_PER_S if taken else 0)
+        except Declined as refusal:
+            if refusal.status != TOO_LARGE:
+                raise
+            stream.full = True
+
+    async def _post(self, stream: _Stream, part: Part, *, final: bool = False, ending: bool = False) -> bool:
+        """False: the hub has more or less of it than was thought, and it is known now how much."""
+        data, gap = self._read(stream.attempt, part), part.gap
+        if gap and not ending:  # whoever follows goes on with a whole line
+            cut = data.find(b"\n", 0, FIRST_LINE) + 1
+            data, gap = data[cut:], gap + cut
+        answer = await self._api.post_log(
+            stream.task_id, stream.attempt, stream.have, data, final=final, gap=gap, ending=ending
+        )
+        assumed = stream.at + gap + len(data) if answer.taken else answer.size
+        stream.have, stream.at = answer.size, assumed if answer.reached is None else answer.reached
+        return answer.taken
 
     async def _send_last(self, stream: _Stream) -> None:
         for _ in range(CONFLICTS):
             if stream.complete:
                 return
-            answer = await self._try_last(stream, stream.have)
-            stream.have, stream.complete = answer.size, answer.taken
+            stream.complete = await self._try_last(stream)
         if not stream.complete:
             raise Declined("the hub's copy keeps changing under another writer")
 
-    async def _try_last(self, stream: _Stream, have: int) -> LogSize:
-        parts = last_parts(have, max(self._size(stream.attempt), have))
-        answer = LogSize(have)
+    async def _try_last(self, stream: _Stream) -> bool:
+        parts = last_parts(stream.at, max(self._size(stream.attempt), stream.at))
         for part in parts:
-            data = self._read(stream.attempt, part)
-            answer = await self._api.post_log(
-                stream.task_id, stream.attempt, answer.size, data, final=part is parts[-1], gap=part.gap
-            )
-            if not answer.taken:
-                break
-        return answer
+            if not await self._post(stream, part, final=part is parts[-1], ending=True):
+                return False
+        return True
 
     def _sent(self, stream: _Stream, task: asyncio.Task[None]) -> None:
         stream.sending = None

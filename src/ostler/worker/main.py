@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import fcntl
+import gc
 import logging
 import os
 import re
@@ -18,19 +19,21 @@ from typing import Any
 import aiohttp
 
 from ostler.domain.errors import BadInput, NotAllowed, NotAuthenticated, OstlerError
+from ostler.domain.hubs import Addresses
 from ostler.runtime.link import SupervisorUnreachable
 from ostler.runtime.process import ProcessRuntime, Replaced
 from ostler.worker import environment, offer
 from ostler.worker.agent import Agent
 from ostler.worker.api import HubApi
 from ostler.worker.connection import Connection, TakenOver
-from ostler.worker.credentials import Credentials
+from ostler.worker.credentials import Credentials, remember, told_of
 from ostler.worker.events import OfferChanged
 from ostler.worker.gpus import Blind, Gpus, Probe
 from ostler.worker.housekeeping import keep_house
 from ostler.worker.launching import Place
 from ostler.worker.snapshots import DEFAULT_BYTES
 from ostler.worker.state import State
+from ostler.worker.trimming import keep_short
 
 FAILED, WRONG_USAGE, NOT_ALLOWED = 1, 2, 4
 LOCK = "worker.lock"
@@ -47,7 +50,7 @@ class NameInUse(Exception):
 @dataclass
 class WorkerOptions:
     hub: str
-    """http://host:port"""
+    """http://host:port; of several, with commas between them"""
     token: str
     state_dir: Path
     name: str = field(default_factory=socket.gethostname)
@@ -66,6 +69,7 @@ def run(options: WorkerOptions) -> int:
     try:
         folder = _folder(options)
         with _locked(folder, options.name), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            gc.freeze()  # what was loaded stays: it is not to be walked again and again while tasks come and go
             runner.run(_work(options, folder))
     except (OstlerError, NameInUse, TakenOver, Replaced, SupervisorUnreachable) as error:
         print(f"ostler worker: {error}", file=sys.stderr)
@@ -131,6 +135,8 @@ async def _work(options: WorkerOptions, folder: Path) -> None:
         service_slots=slots if options.service_slots is None else options.service_slots,
     )
     credentials = Credentials(folder, options.hub, options.token)
+    hubs = Addresses(options.hub)
+    hubs.learn(told_of(folder, options.hub))
     runtime = ProcessRuntime(folder)
     place = Place(
         hub=options.hub,
@@ -141,20 +147,22 @@ async def _work(options: WorkerOptions, folder: Path) -> None:
     )
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         gpus = Gpus(Probe() if offer.is_nvidia(source, found.capabilities) else Blind())
-        agent = Agent(state, runtime, HubApi(session, options.hub, credentials), credentials, place, gpus)
+        agent = Agent(state, runtime, HubApi(session, hubs, credentials), credentials, place, gpus)
         connection = Connection(
             session,
-            options.hub,
+            hubs,
             credentials,
             on_open=agent.connected,
             on_message=agent.heard,
             on_lost=agent.disconnected,
+            on_told=lambda: remember(folder, options.hub, hubs.known),
         )
         agent.speak_through(connection.send)
         await agent.open()
         watch = offer.watch(source, found.capabilities, lambda changed: agent.post(OfferChanged(changed)))
         house = keep_house(runtime, folder, agent.tasks)
-        await _live(agent, runtime, connection.run(), watch, agent.watch_gpus(), house)
+        short = keep_short(runtime.folder, lambda: list(state.held))
+        await _live(agent, runtime, connection.run(), watch, agent.watch_gpus(), house, short)
 
 
 async def _live(agent: Agent, runtime: ProcessRuntime, *beside: Coroutine[Any, Any, None]) -> None:

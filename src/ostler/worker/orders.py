@@ -113,6 +113,8 @@ class Order(msgspec.Struct, kw_only=True):
     checkpoint: str = ""
     """The blob to begin from, and the worker that brought it to the hub."""
     checkpoint_by: str = ""
+    after: tuple[str, ...] = ()
+    """Attempts whose end it waits for."""
 
     @property
     def wanted_port(self) -> int:
@@ -171,6 +173,7 @@ def understand(message: JobAssign) -> Order:
         gang=_gang(message),
         checkpoint=message.checkpoint,
         checkpoint_by=message.checkpoint_by,
+        after=tuple(message.after),
     )
 
 

@@ -55,13 +55,14 @@ class Starts:
         self._gpus = gpus
         self._capabilities = capabilities
         self._tell = tell
-        self._preparing: dict[str, asyncio.Task[None]] = {}
+        self._preparing: dict[str, asyncio.Task[tuple[str, ...]]] = {}
+        """Each tells at its end for whom those behind it are to wait."""
         self._copies: set[str] = set()
         """Attempts whose working directory is a copy of a snapshot."""
 
     async def begin(self, order: Order) -> None:
         """Nearly every task is launched at once; one that needs something first, when it is here."""
-        if self._needs_nothing(order):
+        if self._needs_nothing(order) and self._preparing.keys().isdisjoint(order.after):
             await self._attempt(order)
             return
         task = asyncio.get_running_loop().create_task(self._prepare_and_launch(order))
@@ -105,13 +106,16 @@ class Starts:
         """Whether its devices are looked at before it starts, so as to see afterwards what it has left there."""
         return order.facts.whole and bool(order.facts.devices) and self._gpus.can_see
 
-    async def _prepare_and_launch(self, order: Order) -> None:
-        await self._attempt(order, prepare=True)
+    async def _prepare_and_launch(self, order: Order) -> tuple[str, ...]:
+        return await self._attempt(order, prepare=True)
 
-    async def _attempt(self, order: Order, *, prepare: bool = False) -> None:
+    async def _attempt(self, order: Order, *, prepare: bool = False) -> tuple[str, ...]:
         attempt = order.attempt
+        before = {name: self._preparing.get(name) for name in order.after}
         try:
             facts = await self._prepare(order) if prepare else order.facts
+            if before:
+                order = msgspec.structs.replace(order, after=await _let_go_first(before))
             # From here on it is the runtime that stops it.
             self._preparing.pop(attempt, None)
             if facts.service:
@@ -119,6 +123,7 @@ class Starts:
             await self._launch(order, facts)
             if facts is not order.facts:
                 self._tell(Launched(attempt=attempt, facts=facts))
+            return (attempt,)
         except CannotStart as reason:
             self._tell(LaunchFailed(attempt=attempt, error=str(reason), by_task=True))
         except (OSError, ValueError) as error:
@@ -126,6 +131,7 @@ class Starts:
         finally:
             if prepare and self._preparing.get(attempt) is asyncio.current_task():
                 del self._preparing[attempt]
+        return await _let_go_first(before)
 
     async def _prepare(self, order: Order) -> Facts:
         blob = order.payload.blob if order.payload is not None else ""
@@ -175,6 +181,20 @@ class Starts:
             self._services.watch(order.attempt, facts.port, facts.checks)
 
 
-def _complain(task: asyncio.Task[None]) -> None:
+async def _let_go_first(before: dict[str, asyncio.Task[tuple[str, ...]] | None]) -> tuple[str, ...]:
+    """The runtime holds one back until these have ended, and knows only of what it was given: of one that it was not
+    given after all, until those have that it was to come after."""
+    found: tuple[str, ...] = ()
+    for name, preparing in before.items():
+        if preparing is None:
+            found += (name,)
+            continue
+        await asyncio.wait({preparing})
+        if not preparing.cancelled() and preparing.exception() is None:
+            found += preparing.result()
+    return found
+
+
+def _complain(task: asyncio.Task[tuple[str, ...]]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a bug: a task could not be prepared", exc_info=error)

@@ -4,12 +4,15 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from ostler.domain.worker import ActiveTask, Capabilities, Slots
+from ostler.domain import states
+from ostler.domain.worker import WAITING, ActiveTask, Capabilities, Slots
 from ostler.wire.messages import JobResult
 from ostler.worker import devices
 from ostler.worker.devices import Outside, Quarantine
 from ostler.worker.health import Pulse
 from ostler.worker.orders import Facts
+
+AHEAD_LEAST, AHEAD_OF_EACH, AHEAD_MOST = 128, 8, 256
 
 
 class Hold(msgspec.Struct, kw_only=True):
@@ -19,6 +22,8 @@ class Hold(msgspec.Struct, kw_only=True):
     attempt: str
     facts: Facts
     started_at: float
+    after: set[str] = set()
+    """It was sent ahead, and waits for the end of these."""
     cancelled: str | None = None
     """The hub asked for its end, for this reason."""
     pulse: Pulse = msgspec.field(default_factory=Pulse)
@@ -60,6 +65,10 @@ class State(msgspec.Struct, kw_only=True):
     connected: bool = False
     draining: bool = False
     held: dict[str, Hold] = {}
+    behind: dict[str, list[str]] = {}
+    """The attempts that wait for the end of each."""
+    instead: dict[str, set[str]] = {}
+    """Of those that ended before they had begun, until the hub knows: what whoever comes after them waits for."""
     endings: dict[str, Ending] = {}
     results: dict[str, Kept] = {}
     snapshots: list[str] = []
@@ -71,6 +80,16 @@ class State(msgspec.Struct, kw_only=True):
         """Nothing runs here, and the hub has every result."""
         return not self.held and not self.endings and not self.results
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether something was sent ahead and has not begun. The last to come is the last to begin."""
+        return any(hold.after for hold in reversed(self.held.values()))
+
+    @property
+    def ahead(self) -> int:
+        """How many assignments it takes beyond its slots: enough for the time that an answer of the hub takes."""
+        return min(max(AHEAD_LEAST, AHEAD_OF_EACH * self.batch_slots), AHEAD_MOST)
+
     def offered(self) -> Capabilities:
         """What the machine has, and what this worker knows about it beside."""
         return msgspec.structs.replace(
@@ -81,9 +100,10 @@ class State(msgspec.Struct, kw_only=True):
 
     def slots(self) -> Slots:
         services = sum(hold.facts.pool == "service" for hold in self.held.values())
+        waiting = sum(bool(hold.after) for hold in self.held.values())
         return Slots(
             batch_total=self.batch_slots,
-            batch_in_use=len(self.held) - services,
+            batch_in_use=len(self.held) - services - waiting,
             service_total=self.service_slots,
             service_in_use=services,
         )
@@ -94,6 +114,7 @@ class State(msgspec.Struct, kw_only=True):
             ActiveTask(
                 task_id=hold.task_id,
                 attempt=hold.attempt,
+                state=WAITING if hold.after else states.RUNNING,
                 started_at=rfc3339(hold.started_at),
                 checkpoint=hold.checkpoint,
                 peak_memory_mib=hold.peak_memory_mib,

@@ -6,6 +6,8 @@ from pathlib import Path
 import psutil
 from tests.gateway.e2e.rig import Apart, Rig, model, rig
 
+from ostler.hub.gateway.instances import FOUND
+
 
 async def test_a_killed_hub_leaves_its_models_running_and_the_next_one_comes_back_to_them(tmp_path: Path) -> None:
     async with rig(tmp_path, [model("a"), model("b")], kind=Apart, scheduler="fifo") as yard:
@@ -52,6 +54,20 @@ async def test_a_restarted_hub_keeps_the_models_whose_recipe_is_the_same_and_sto
         assert [answer.status for answer in answers] == [200, 200, 404]
         assert [yard.stage.loads(name) for name in ("same", "changed", "removed")] == [1, 2, 1]
         await yard.until(lambda: _running(yard) == {"same", "changed"}, "the removed one has ended")
+
+
+async def test_a_process_that_was_found_and_is_not_well_is_unloaded_too(tmp_path: Path) -> None:
+    async with rig(tmp_path, [model("ill", "slow", vram="2g"), model("well", vram="2g")], scheduler="fifo") as yard:
+        yard.call("ill", "1")
+        await yard.answered(yard.call("well", "2"))
+        await yard.stage.began("ill")
+        await yard.stop_hub()
+        await yard.start_hub()
+        await yard.is_state("well", "ready")
+        assert yard.instance("ill").phase == FOUND and psutil.pid_exists(yard.stage.pid("ill"))
+        answer = await yard.ask("POST", "/api/models/ill/unload")
+        assert answer.json["unloaded"] == ["ill"] and _running(yard) == {"well"}
+        await yard.until(lambda: not psutil.pid_exists(yard.stage.pid("ill")), "its process has ended")
 
 
 async def test_a_hub_that_stops_tells_those_who_wait_and_lets_end_what_is_served(tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ async def test_the_stream_of_a_long_log_begins_with_its_end_and_is_not_cut(yard:
     await yard.ask("POST", "/api/models/talker/load")
     await yard.until(lambda: (one := yard.gateway.instances.foremost("talker")) and one.attempt, "it has a process")
     attempt, logs = yard.instance("talker").attempt, yard.hub.logs
-    logs.append(attempt, logs.store.size(attempt), b"x" * 2**25 + b"\nthe end\n")
+    await logs.append(attempt, logs.store.size(attempt), b"x" * 2**25 + b"\nthe end\n")
     async with (
         asyncio.timeout(WAIT_S),
         yard._request("GET", f"{yard.calls}/logs/stream/talker", None, None, None) as log,

@@ -33,10 +33,10 @@ async def asks(rig: Rig, name: str, secret: str = WORKER, more: str = ASKS) -> C
     return client
 
 
-async def opened(rig: Rig, needed: NeedTunnel | None = None) -> Line:
+async def opened(rig: Rig, needed: NeedTunnel | None = None, secret: str = WORKER) -> Line:
     """The worker's end of the tunnel that was asked for last: it speaks for the model's server."""
     needed = needed or await rig.hub.hears(NeedTunnel, instance="i1")
-    worker = await asks(rig, needed.key)
+    worker = await asks(rig, needed.key, secret)
     head = await worker.head()
     assert (head.status, head.headers["upgrade"]) == (101, "ostler-tunnel")
     return Line(worker.reader, worker.writer)
@@ -117,6 +117,23 @@ async def test_a_key_opens_one_tunnel_and_no_other(far: Rig) -> None:
     assert (await client.reply()).status == 200
     again = await (await asks(far, needed.key)).reply()
     assert (again.status, again.headers["connection"]) == (404, "close")
+
+
+async def test_a_tunnel_is_opened_by_the_worker_that_it_was_asked_of(far: Rig) -> None:
+    keys = [*KEYS, key("s3cret-of-another", "other-box", "worker"), key("s3cret-of-any", "", "worker")]
+    far.hub.say(msgspec.structs.replace(PLAIN, keys=keys))
+    far.hub.say(Open("i1", "small", "127.0.0.1", 5001, None, Way(tunnel=True, worker="box")))
+    await far.settled()
+    for secret in (WORKER, "s3cret-of-any"):
+        client = await far.client()
+        client.ask(chat())
+        needed = await far.hub.hears(NeedTunnel, instance="i1")
+        refused = await (await asks(far, needed.key, secret="s3cret-of-another")).reply()
+        assert (refused.status, refused.code) == (404, "not_found")
+        line = await opened(far, needed, secret)
+        await line.request()
+        line.answer(more="Connection: close\r\n")
+        assert (await client.reply()).status == 200
 
 
 async def test_a_tunnel_is_opened_by_workers_and_a_workers_token_opens_nothing_else(far: Rig) -> None:
@@ -246,6 +263,6 @@ async def test_a_tunnel_that_comes_in_the_very_turn_in_which_nobody_waits_any_mo
     connecting = far.relay.connecting
     waiting = asyncio.create_task(connecting.open(far.relay.instances["i1"]))
     needed = await far.hub.hears(NeedTunnel)
-    assert connecting.awaits(needed.key)
+    assert connecting.awaits(needed.key, "box")
     waiting.cancel()
-    assert not connecting.awaits(needed.key)
+    assert not connecting.awaits(needed.key, "box")

@@ -19,6 +19,7 @@ Names = dict[str, str]
 MOST_LISTED = 30
 """Tasks on a worker's own screen; --json has all."""
 MOST_SWEEPS = 10
+REMOVED = {"jobs": "job", "logs": "log", "artifacts": "artifact"}
 MOST_TASKS = 8
 """Lines about one worker on the screen of the whole fleet."""
 
@@ -151,10 +152,12 @@ def status_screen(
     parts: list[RenderableType] = [
         heading(f"Ostler {hub.get('version', '')} at {url}") + quiet(f"  up {since(hub.get('started_at'), now)}"),
         _totals_line(totals),
+        *_hubs_line(hub, totals.get("hubs") or []),
         Text(),
         _fleet_table(workers, names),
         Text(),
         _queue_line(totals.get("jobs") or {}),
+        *_removed_line(totals.get("retention") or {}),
     ]
     if oldest is not None:
         parts += _oldest_lines(oldest, now)
@@ -182,6 +185,23 @@ def _totals_line(totals: Document) -> Text:
     parts.append(f"{amount(totals['cores']['held'])} of {amount(totals['cores']['total'])} cores held")
     parts.append(f"{part_of(totals['memory_gb']['held'], totals['memory_gb']['total'])} of memory held")
     return plain(" · ".join(parts))
+
+
+def _removed_line(retention: Document) -> list[Text]:
+    """What went because it was old, where anything did."""
+    gone = retention.get("removed") or {}
+    told = [count(gone[what], one) for what, one in REMOVED.items() if gone.get(what)]
+    freed = gone.get("log_bytes", 0) + gone.get("artifact_bytes", 0)
+    size = [gib(freed / 1024**3)] if freed else []
+    return [quiet(f"removed as old since the hub started: {', '.join(told + size)}")] if told else []
+
+
+def _hubs_line(hub: Document, hubs: list[Document]) -> list[Text]:
+    """Of several hubs, which one leads; of one that is the only one there is nothing to say."""
+    if len(hubs) < 2:
+        return []
+    told = [f"{clean(one['url'])} {one['role'] if one['connected'] else 'gone'}" for one in hubs]
+    return [plain(f"{' · '.join(told)} · term {hub.get('term', '–')}")]
 
 
 def _fleet_table(workers: list[Document], names: Names) -> RenderableType:

@@ -10,21 +10,22 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 
-from ostler.core.attempts import forget_ended
+from ostler.core.attempts import back_to_pending, forget_ended, release
 from ostler.core.effects import AskYield, AssignTask, CancelTask, Claimed, Effect
 from ostler.core.events import CancelRequested, ClaimEnded, ClaimRequested, Event, TaskAccepted, TaskEnded, TimePassed
-from ostler.core.fleet import Attempt, Fleet, Job, Task, Touched, Worker
+from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
 from ostler.core.learning import estimates, kinds
 from ostler.core.placing.place import PLACEMENTS_PER_PASS, settle
 from ostler.core.step import step
-from ostler.core.timers import ACCEPTANCE, CONTACT, HOLDS, LEASE, RUNTIME
+from ostler.core.timers import ACCEPTANCE, AHEAD, CONTACT, HOLDS, LEASE, RUNTIME
+from ostler.core.touched import Touched
 from ostler.core.workers import CLAIMS_WITHIN_S
 
 HORIZON_S = 365 * 86_400.0
 """What begins later than this is not told apart from what never does."""
 STOPS_WITHIN_S = 2.0
 """What is told to end, with time for its farewell."""
-NOT_FORESEEN = (CONTACT, ACCEPTANCE, RUNTIME, LEASE, HOLDS)
+NOT_FORESEEN = (CONTACT, ACCEPTANCE, RUNTIME, LEASE, HOLDS, AHEAD)
 """Reminders of what goes wrong, which nothing does here, and to look who has waited for too long: that is looked at
 when something happens, and the less often the further ahead it is."""
 LOOKS_AT_HOLDS = 50
@@ -101,11 +102,22 @@ class Ahead:
         """Those that have asked lately, and so will again whenever they have nothing to do."""
         fleet.timers = fleet.timers.without(NOT_FORESEEN)
         fleet.kinds.learns = False
+        self._take_back_those_ahead()
         for worker in fleet.workers.values():
             for attempt in worker.attempts.values():
                 self._foresee_end(worker, attempt)
         heapify(self._due)
         self._pass([])
+
+    def _take_back_those_ahead(self) -> None:
+        """Round trips take no time here, so nobody need be sent ahead: those that were wait for the same room."""
+        for worker in self.fleet.workers.values():
+            worker.ahead = 0
+            for attempt in [one for one in worker.attempts.values() if one.after is not None]:
+                current, task = attempt.is_current(), attempt.task
+                release(self.fleet, attempt, "returned", "", self.now)
+                if current and task is not None:
+                    back_to_pending(self.fleet, task, "", self.now)
 
     def until(self, wanted: Iterable[str], enough: Callable[[], bool]) -> bool:
         """Go on until these have all begun; False: it was enough before that, or nothing that is known of would begin

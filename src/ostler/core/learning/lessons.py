@@ -94,7 +94,7 @@ def fitted(fleet: Fleet, terms: Terms, kind: int, request: Request) -> Request:
 
 def _most_vram(fleet: Fleet, request: Request, gpus: int) -> int:
     """What so many GPUs of one machine that it accepts have together, where that is most; 0: there is no such."""
-    kinds = (machine.kind for machine in fleet.index.machines if machine.gpus >= gpus)
+    kinds = (machine.kind for machine in fleet.index.machines.counts if machine.gpus >= gpus)
     accepted = (one for one in kinds if request.backend in ("", one.backend) and request.accepts_type(one.gpu_type))
     return max((gpus * one.vram_mib for one in accepted), default=0)
 

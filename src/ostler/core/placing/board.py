@@ -42,6 +42,8 @@ class Board:
                 self.worth = self._mix.worth
             else:
                 self._begin(list(self._columns.asked))
+        if self.worth.insisted:
+            self.worth.press(self._mix.free_gpus)
 
     def best(self, index: Index, workers: "Mapping[str, Worker]", profile: Request, among: int) -> str:
         """The one of these workers whose room would lose least; of several the one on the smallest machine."""
@@ -57,29 +59,32 @@ class Board:
         if self._rows is None or self._columns is None:
             self._rows = Rows()
             self._columns = Columns(self.worth, self._rows, [])
-        unknown = self._take_note(self._rows, index, workers, among & index.moved)
+        index.machines.enter_states(among)
+        unknown = self._take_note(self._rows, index, workers, among & index.machines.moved)
         numbers = positions(among ^ unknown)
         return self._rows, numbers, self._columns.steps(profile, self._rows.of(numbers))
 
     def _take_note(self, rows: "Rows", index: Index, workers: "Mapping[str, Worker]", moved: int) -> int:
         """Look up the rows of workers that are in another state now; those of them that were too many for that."""
         new: list[int] = []
-        index.moved ^= moved
+        index.machines.moved ^= moved
         while moved and len(new) < STATES_AT_ONCE:
-            state = index.state_of(index.worker_at(moved.bit_length() - 1))
+            number = moved.bit_length() - 1
+            state = index.machines.state_of(number)
             row = rows.row(state)
             if row is None:
-                row = rows.add(state, workers[state.ids[0]].room)
+                row = rows.add(state, workers[index.names[number]].room)
                 new.append(row)
             rows.moved(moved & state.workers, row)
             moved ^= moved & state.workers
-        index.moved |= moved
+        index.machines.moved |= moved
         if new and self._columns is not None:
             self._columns.enter(new)
             if len(new) <= FEW:  # or it is not worth while: what is asked for now is computed anyway
                 self._columns.foresee(new)
             if self._coming is not None:
-                self._to_foresee += new
+                self._coming.enter(new)
+                self._to_foresee += rows.with_free_gpus(new)
         return moved
 
     def _begin(self, needs: list[Need]) -> None:
@@ -87,14 +92,15 @@ class Board:
 
         assert self._rows is not None
         self._coming = Columns(self._mix.worth, self._rows, needs)
-        self._to_foresee = [row for row, state in enumerate(self._rows.states) if state.workers]
+        occupied = [row for row, state in enumerate(self._rows.states) if state.workers]
+        self._coming.enter(occupied)
+        self._to_foresee = self._rows.with_free_gpus(occupied)
 
     def _foresee(self, coming: "Columns") -> None:
         assert self._rows is not None
         rows = [row for row in self._to_foresee[-FORESEEN:] if self._rows.states[row].workers]
         del self._to_foresee[-FORESEEN:]
         if rows:
-            coming.enter(rows)
             coming.foresee(rows)
         if not self._to_foresee:
             self._columns, self._coming, self.worth = coming, None, coming.worth

@@ -1,7 +1,8 @@
 """Which worker: the best of those that may take a task."""
 
 from ostler.core.fleet import Fleet, Job, Worker
-from ostler.core.index import WorkerState, bits
+from ostler.core.index import bits
+from ostler.core.machines import State
 from ostler.core.placing.score import Score, explained, granted, leftover, loss, preferred
 from ostler.domain.resources import Grant, Request
 
@@ -38,30 +39,31 @@ def _wished(fleet: Fleet, job: Job, among: int) -> int:
     if job.snapshot:
         among = _with_snapshot(fleet, job.snapshot, among) or among
     if not request.uses_gpu:
-        among = among & fleet.index.without_gpu or among
+        among = among & fleet.index.machines.without_gpu or among
     return among
 
 
 def _best(fleet: Fleet, job: Job, among: int) -> Worker:
     """Whose room loses least; of those the one that it fits best, or the first."""
     index, request = fleet.index, job.shape.request
-    has_gpus = among ^ (among & index.without_gpu)
+    index.machines.enter_states(among)
+    has_gpus = among ^ (among & index.machines.without_gpu)
     states = _states(fleet, among, FEW_STATES + 1 if has_gpus else STATES_EXAMINED)
     if has_gpus and len(states) > FEW_STATES:
         return fleet.workers[fleet.board.best(index, fleet.workers, job.shape.profile, among)]
     ranked = []
     for state in states:
-        room = fleet.workers[state.ids[0]].room
-        lost = loss(fleet.board.worth, request, room).steps if has_gpus and len(states) > 1 else 0
         first = next(name for name in state.ids if among & index.bit_of(name))
+        room = fleet.workers[first].room
+        lost = loss(fleet.board.worth, request, room).steps if has_gpus and len(states) > 1 else 0
         ranked.append((lost, leftover(request, room), first))
     return fleet.workers[min(ranked)[2]]
 
 
-def _states(fleet: Fleet, among: int, at_most: int) -> list[WorkerState]:
-    found: list[WorkerState] = []
+def _states(fleet: Fleet, among: int, at_most: int) -> list[State]:
+    found: list[State] = []
     while among and len(found) < at_most:
-        found.append(fleet.index.state_of(fleet.index.worker_at(among.bit_length() - 1)))
+        found.append(fleet.index.machines.state_of(among.bit_length() - 1))
         among ^= among & found[-1].workers
     return found
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ostler.core.index import WorkerState
+from ostler.core.machines import State
 from ostler.core.placing.score import need_of
 from ostler.core.placing.worth import FEED_SLACK, FINE, SCALE, STEP, WHOLE, Kind, Need, Worth, free_parts, machine_of
 from ostler.core.room import Room
@@ -29,13 +29,13 @@ class Rows:
     """The worker states, each a row, whatever their room is worth."""
 
     def __init__(self) -> None:
-        self._row: dict[WorkerState, int] = {}
+        self._row: dict[State, int] = {}
         self._unused: list[int] = []
         self._row_of: Ints = np.zeros(64, np.intp)
         """By the worker's number."""
         self._rank: Ints = np.zeros(0, np.intp)
         """The order of the workers' names."""
-        self.states: list[WorkerState] = []
+        self.states: list[State] = []
         self.kinds: dict[Kind, int] = {}
         self.vram: list[int] = []
         """Of a GPU of each kind."""
@@ -45,10 +45,10 @@ class Rows:
         self.free: Ints = np.full((64, 1), -1, np.intp)
         """Of each GPU, the emptiest first; -1: no GPU."""
 
-    def row(self, state: WorkerState) -> int | None:
+    def row(self, state: State) -> int | None:
         return self._row.get(state)
 
-    def add(self, state: WorkerState, room: Room) -> int:
+    def add(self, state: State, room: Room) -> int:
         """`room` is that of any worker in this state."""
         row = self._row[state] = self._new_row()
         if row == len(self.states):
@@ -79,6 +79,12 @@ class Rows:
                 self.kind, self.cores = _grown(self.kind, 0, size, 0), _grown(self.cores, 0, size, 0)
                 self.free = _grown(self.free, 0, size, -1)
         return self._unused.pop() if self._unused else len(self.states)
+
+    def with_free_gpus(self, rows: list[int]) -> list[int]:
+        """Those of them on which a task could take any: what the others would lose is nothing, whatever it is worth."""
+        at = np.array(rows, np.intp)
+        found: list[int] = at[self.free[at].max(1) > 0].tolist()
+        return found
 
     def moved(self, workers: int, row: int) -> None:
         """These workers are in this state now."""
@@ -133,19 +139,18 @@ class Columns:
         self._fed_by: Floats = FEED_SLACK * self._least
         self._ranks: Ints = np.array(worth.ranks, np.intp)
         self._depth = max(worth.ranks) + 1
-        self._pressure: Floats = np.zeros(1)
-        """By kind; the last is that of machines without GPUs."""
+        self._kinds_read = 0
         self._weights: Floats = np.zeros(0)
         self._by_core: Floats = np.zeros(0)
 
     def _read_kinds(self) -> None:
         """Kinds of machines that are new here."""
-        for kind in list(self._rows.kinds)[len(self._pressure) - 1 :]:
+        for kind in list(self._rows.kinds)[self._kinds_read :]:
             table = self.worth.tables.get(kind)
             none = np.zeros((len(self.worth.groups), self._depth))
             self._weights = np.append(self._weights, none if table is None else np.array(table.weights, np.float64))
             self._by_core = np.append(self._by_core, none if table is None else np.array(table.by_core, np.float64))
-            self._pressure = np.append(self._pressure[:-1], [self.worth.pressure.get(kind, 0), 0.0])
+            self._kinds_read += 1
 
     def enter(self, rows: list[int]) -> None:
         """Rows that are new, or another state's than before."""
@@ -172,7 +177,9 @@ class Columns:
             changes[np.isnan(changes)] = NOT_LOOKED_AT
         changes[changes == -np.inf] = UNFIT
         amounts = (self._need_table[:, 1] * self._need_table[:, 2])[needs]
-        change = (changes - self._pressure[kinds] * amounts).astype(np.int64)
+        # The last is that of machines without GPUs.
+        pressure = np.array([*(self.worth.pressure.get(kind, 0) for kind in self._rows.kinds), 0], np.float64)
+        change = (changes - pressure[kinds] * amounts).astype(np.int64)
         steps: Ints = -((2 * change + STEP * SCALE) // (2 * STEP * SCALE))
         return steps
 

@@ -6,7 +6,7 @@ It is learnt on the way. A fleet that has seen nothing yet takes it that single 
 from collections.abc import Generator, Mapping
 
 from ostler.core.index import Index, Shape
-from ostler.core.placing.worth import Asked, Machine, Worth, build
+from ostler.core.placing.worth import Asked, Kind, Machine, Worth, build
 from ostler.domain.resources import Request
 
 SUPPOSED = 4.0
@@ -69,6 +69,10 @@ class Mix:
             self._unit = 1.0
 
     @property
+    def free_gpus(self) -> Mapping[Kind, int]:
+        return self._index.machines.free_gpus
+
+    @property
     def turnover(self) -> float:
         """1: room comes back and is given again; 0: what is given stays given."""
         return min(1.0, 2 * self._given / max(1, self._taken))
@@ -78,8 +82,8 @@ class Mix:
         if self._building is None:
             if not self._is_due():
                 return False
-            self._news, self._learnt_for = 0, self._index.machine_changes
-            self._building = build(self._asked(), dict(self._index.machines), self.turnover)
+            self._news, self._learnt_for = 0, self._index.machines.changes
+            self._building = build(self._asked(), dict(self._index.machines.counts), self.turnover)
         done = 0
         try:
             while done < SLICE or not self._has_learnt:
@@ -93,7 +97,7 @@ class Mix:
 
     def _is_due(self) -> bool:
         much = max(LEARN_AFTER, LEARN_AFTER_PART * self._resident)
-        return self._news >= much or self._learnt_for != self._index.machine_changes
+        return self._news >= much or self._learnt_for != self._index.machines.changes
 
     def _asked(self) -> list[Asked]:
         counts: dict[Request, float] = {}
@@ -101,7 +105,7 @@ class Mix:
             weight = shape.jobs + shape.lately / self._unit
             if weight > 0.01:
                 counts[shape.profile] = counts.get(shape.profile, 0.0) + weight * shape.request.nodes
-        for request, weight in supposed(self._index.machines).items():
+        for request, weight in supposed(self._index.machines.counts).items():
             counts[request] = counts.get(request, 0.0) + weight
         return [Asked(request, weight) for request, weight in counts.items()]
 

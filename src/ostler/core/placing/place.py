@@ -7,6 +7,7 @@ from ostler.core.dependencies import resolve
 from ostler.core.effects import AssignTask, Effect, HintSnapshot, SayNoWork
 from ostler.core.fleet import Fleet, Job
 from ostler.core.match import never_fits
+from ostler.core.placing import ahead
 from ostler.core.placing.choose import choose
 from ostler.core.queueing import backfill
 from ostler.core.queueing.bound import rebind, unbind
@@ -26,9 +27,10 @@ def settle(fleet: Fleet, now: float) -> list[Effect]:
     for _ in range(PLACEMENTS_PER_PASS):
         job = backfill.next_in_order(fleet, now)
         if job is None:
+            backfill.pass_over(fleet)
             break
         effects += _place(fleet, job, 0, now)
-    effects += make_room(fleet, now) + _hints(fleet)
+    effects += make_room(fleet, now) + ahead.look(fleet, now) + _hints(fleet)
     return effects + answers(fleet, effects)
 
 
@@ -36,7 +38,7 @@ def _place(fleet: Fleet, job: Job, kept_on: int, now: float) -> list[Effect]:
     """One task of the job, or a gang whole: on as many different workers as it needs, each the best of those left. What
     is held for another comes last."""
     ways = backfill.ways_past(fleet, job, now, kept_on) if fleet.holds.on else {}
-    among = job.shape.workers
+    among = fleet.index.workers_of(job.shape)
     behind = sum(fleet.index.bit_of(name) for name in ways)
     begun = []
     for _ in range(job.shape.request.nodes):
@@ -76,6 +78,8 @@ def _hints(fleet: Fleet) -> list[Effect]:
     """A job that waits and brings a snapshot is likely to come to the least busy of the workers that could run it. Of
     those with the same files and needs, one says it for all."""
     effects: list[Effect] = []
+    if not fleet.hints:
+        return effects
     hinted, fleet.hints = fleet.hints, []
     waiting = [job for job in hinted if job.waiting and not job.blocked_on]
     for job in {(job.snapshot, job.shape.sid): job for job in reversed(waiting)}.values():
@@ -94,6 +98,8 @@ def _hints(fleet: Fleet) -> list[Effect]:
 
 def answers(fleet: Fleet, placed: list[Effect]) -> list[Effect]:
     """Every question gets an answer: an assignment, or the word that there is nothing."""
+    if not fleet.asking:
+        return []
     served = Counter(effect.worker_id for effect in placed if isinstance(effect, AssignTask))
     asking, fleet.asking = fleet.asking, {}
     return [

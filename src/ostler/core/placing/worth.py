@@ -2,13 +2,14 @@
 
 The worth of a machine is, over everything that is asked for, how much of its free GPUs that could use: none where it
 would not fit, and no more than its cores can feed. Beside that counts how well the rests of shared GPUs can be cut, and
-how hard the machine's type of GPU is wanted by those who take no other. The best place for a task is the one whose
-worth it lowers least.
+whether those who take no other type of GPU will need what is free of the machine's. The best place for a task is the
+one whose worth it lowers least.
 
 All amounts are whole numbers, small enough to be exact as floating-point numbers too: what columns.py computes for
 many machines at once is what is computed here for one.
 """
 
+import itertools
 from collections.abc import Generator, Iterable, Mapping
 from typing import NamedTuple
 
@@ -22,8 +23,10 @@ FEED_SLACK = 1.5
 """A GPU job may use as many GPUs as this times what its share of the free cores could feed: others need fewer."""
 RESTS = 8
 """How much the rests of shared GPUs count beside the rest."""
-PRESSURE = (0.8, 1.4)
-"""How much it counts that others insist on a type; without turnover and with it."""
+PRESSURE = 2.0
+"""What a GPU costs beside its worth when those who insist on its kind will need all that is free of it."""
+SOONEST = 4
+"""The power of the part of it that they will need: what will hardly get scarce costs next to nothing."""
 STEP = 30
 """Thousandths of a GPU: differences below are no reason to prefer a machine."""
 SEVERAL = 1.5
@@ -121,8 +124,17 @@ class Worth:
         """How many distinct needs for cores lie within each number of steps."""
         self.rests = [RESTS * SCALE * rest for rest in rests]
         self.tables: dict[Kind, Table] = {}
+        self.insisted: dict[Kind, float] = {}
+        """The part of all GPUs asked for that those want of a kind who do not take every kind."""
         self.pressure: dict[Kind, int] = {}
         """Per thousandth of a GPU that is taken."""
+
+    def press(self, free: Mapping[Kind, int]) -> None:
+        """So many GPUs are free. Until these are taken too, as much of all that comes will insist as does now."""
+        everything = sum(free.values())
+        for kind, part in self.insisted.items():
+            needed = min(1.0, part * everything / max(1, free.get(kind, 0)))
+            self.pressure[kind] = round(PRESSURE * SCALE * needed**SOONEST)
 
     def of(self, kind: Kind, cores_milli: int, free: Iterable[int]) -> int:
         """The worth of a machine with so much free."""
@@ -178,10 +190,12 @@ def build(asked: list[Asked], machines: Mapping[Machine, int], turnover: float) 
     groups = sorted(found_groups, key=lambda group: (group[1], group[0]))
     worth = Worth(groups, core_step, ranks, rests)
     place = {group: at for at, group in enumerate(groups)}
+    takes_any = [all(needs[kind][i] is not None for kind in kinds) for i in range(len(asked))]
     for kind in kinds:
-        worth.tables[kind] = _table(worth, place, needs[kind], weights, len(cores))
+        here = _with_the_displaced(weights, takes_any, needs[kind], typical)
+        worth.tables[kind] = _table(worth, place, here, len(cores))
         yield 20 * len(asked) + 2 * len(groups) * len(cores)
-    worth.pressure = _pressure(asked, needs, typical, machines, turnover)
+    worth.insisted = _insisted(asked, needs, typical, machines)
     return worth
 
 
@@ -192,14 +206,10 @@ def _coarse(need: Need | None) -> Need | None:
     return need._replace(part=min(WHOLE - 1, -(-need.part // 10) * 10))
 
 
-def _table(
-    worth: Worth, place: dict[tuple[int, int], int], needs: list[Need | None], weights: list[int], top: int
-) -> Table:
+def _table(worth: Worth, place: dict[tuple[int, int], int], needs: list[tuple[Need, int]], top: int) -> Table:
     counted = [[0] * (top + 1) for _ in worth.groups]
     by_core = [[0] * (top + 1) for _ in worth.groups]
-    for need, weight in zip(needs, weights, strict=True):
-        if need is None:
-            continue
+    for need, weight in needs:
         group = place[need.gpus, need.part]
         rank = worth.ranks[need.cores_milli // worth.core_step]
         counted[group][rank] += weight
@@ -230,14 +240,28 @@ def _weights(asked: list[Asked], typical: list[Need | None], turnover: float) ->
     return [round(_PARTS * weight / everything) for weight in raised]
 
 
-def _pressure(
+def _with_the_displaced(
+    weights: list[int], takes_any: list[bool], here: list[Need | None], typical: list[Need | None]
+) -> list[tuple[Need, int]]:
+    """Who insists on another kind has the place there of one who takes any, and who then comes here: that counts as if
+    nobody insisted. Else what nobody insists on would seem to be worth less, and would be filled and broken first."""
+    found, elsewhere = list[tuple[Need, int]](), list[tuple[Need, int]]()
+    for need, anywhere, weight in zip(here, typical, weights, strict=True):
+        if need is not None:
+            found.append((need, weight))
+        elif anywhere is not None:
+            elsewhere.append((anywhere, weight))
+    displaced = min(1.0, sum(itertools.compress(weights, takes_any)) / (sum(weight for _, weight in elsewhere) or 1))
+    return found + [(need, round(displaced * weight)) for need, weight in elsewhere]
+
+
+def _insisted(
     asked: list[Asked],
     needs: dict[Kind, list[Need | None]],
     typical: list[Need | None],
     machines: Mapping[Machine, int],
-    turnover: float,
-) -> dict[Kind, int]:
-    """How much of each kind those want who do not take every kind, if as much were asked for as there is."""
+) -> dict[Kind, float]:
+    """Who takes several kinds, but not every, wants of each as much as there is of it beside the others."""
     capacity: dict[Kind, int] = {}
     for machine, number in machines.items():
         capacity[machine.kind] = capacity.get(machine.kind, 0) + number * machine.gpus
@@ -246,13 +270,11 @@ def _pressure(
         for one, need in zip(asked, typical, strict=True)
     ]
     everything = sum(amounts)
-    pressure = dict.fromkeys(needs, 0.0)
+    found: dict[Kind, float] = {}
     for place, amount in enumerate(amounts):
         accepted = [kind for kind in needs if needs[kind][place] is not None] if amount else []
         if accepted and len(accepted) < len(needs):
             room = sum(capacity[kind] for kind in accepted)
             for kind in accepted:
-                pressure[kind] += amount / everything * sum(capacity.values()) / room
-    low, high = PRESSURE
-    factor = low + (high - low) * turnover
-    return {kind: round(factor * SCALE * value) for kind, value in pressure.items()}
+                found[kind] = found.get(kind, 0.0) + amount / everything * capacity[kind] / room
+    return found

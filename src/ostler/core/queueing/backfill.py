@@ -52,7 +52,11 @@ def keep(fleet: Fleet, now: float) -> None:
 
 
 def _keep_those_there_are(fleet: Fleet, now: float) -> None:
+    """Only where something has happened to their owners or their machines."""
     holds = fleet.holds
+    happened = fleet.index.stale or fleet.queue.stirred & holds.shapes or fleet.bound or fleet.room_makers
+    if not happened and not fleet.quotas.limit_what_runs:
+        return
     _renew(fleet, now)
     for hold in list(holds.of.values()):
         if not _may_wait_for_room(fleet, hold.job):
@@ -80,6 +84,7 @@ def _stands(machine: HeldMachine) -> bool:
 def _look(fleet: Fleet, now: float) -> None:
     holds, wait_s = fleet.holds, fleet.policy.hold_after_s
     _renew(fleet, now, late_too=True)
+    fleet.index.unasked |= dict.fromkeys(fleet.index.held)  # what is known of how long jobs take may be other by now
     holds.look_at = now + min(LOOK_MOST_S, max(1.0, wait_s / LOOKS_PER_WAIT))
     holds.oldest_again_at = {key: at for key, at in holds.oldest_again_at.items() if at > now}
     _forget_nowhere(fleet, now)
@@ -234,19 +239,40 @@ def next_in_order(fleet: Fleet, now: float) -> Job | None:
     queue, index = fleet.queue, fleet.index
     if fleet.policy.head_blocks:
         first = queue.pick(queue.pending)
-        return first if first is not None and first.shape.bit & index.placeable else None
-    behind = 0
-    for shapes in index.held.values():
-        behind |= shapes
-    behind &= queue.pending
-    if not behind:
-        return queue.pick(queue.pending & index.placeable)
-    return queue.pick(queue.pending & index.placeable, behind, lambda job: gets_enough(fleet, job, now))
+        return first if first is not None and index.is_placeable(first.shape) else None
+    behind = _room_behind_holds(fleet) if index.held else 0
+    while True:
+        shapes = queue.pending & index.candidates()
+        if not shapes and not behind:
+            return None
+        job = queue.pick(shapes, behind, (lambda job: gets_enough(fleet, job, now)) if behind else None)
+        if job is None or not job.shape.bit & shapes or index.is_placeable(job.shape):
+            return job
+        index.has_no_room_for(job.shape)
+
+
+def _room_behind_holds(fleet: Fleet) -> int:
+    """The shapes of which somebody has to be asked whether it may pass a hold: whoever was not let in is asked again
+    when the machine has changed, or when others stand first in line."""
+    index, queue = fleet.index, fleet.queue
+    found = 0
+    for name in index.unasked:
+        found |= index.held[name]
+    if queue.stirred & ~found:
+        for shapes in index.held.values():
+            found |= shapes & queue.stirred
+    return found & queue.pending
+
+
+def pass_over(fleet: Fleet) -> None:
+    """Nobody is left that could start now."""
+    fleet.index.pass_over(fleet.queue.pending)
+    fleet.queue.stirred = 0
 
 
 def gets_enough(fleet: Fleet, job: Job, now: float, cleared_on: int = 0) -> bool:
     """Whether it can be placed now, on machines that are free and on those that it may have though they are held."""
-    free, nodes = job.shape.workers.bit_count(), job.shape.request.nodes
+    free, nodes = fleet.index.workers_of(job.shape).bit_count(), job.shape.request.nodes
     return free >= nodes or free + len(ways_in(fleet, job, now, cleared_on)) >= nodes
 
 

@@ -105,6 +105,8 @@ class Holds:
         """By the owner's id."""
         self.on: dict[str, Hold] = {}
         """By machine."""
+        self.shapes = 0
+        """Of the owners, as they were when they were given their holds."""
         self.given = 0
         self.looked_at = 0.0
         """When the last pass was."""
@@ -121,6 +123,7 @@ class Holds:
 
     def enter(self, hold: Hold, index: "Index") -> None:
         self.of[hold.job.id] = hold
+        self.shapes |= hold.shape.bit
         for machine in hold.machines.values():
             self.on[machine.worker.id] = hold
             index.hold(machine.worker)
@@ -130,6 +133,9 @@ class Holds:
         for machine in hold.machines.values() if hold is not None else ():
             del self.on[machine.worker.id]
             index.let_go(machine.worker)
+        self.shapes = 0
+        for hold in self.of.values():
+            self.shapes |= hold.shape.bit
 
 
 def keeps_out(fleet: "Fleet", job: "Job", worker_id: str) -> bool:

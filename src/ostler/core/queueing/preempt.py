@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ostler.core import models, outcomes
 from ostler.core.effects import Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
-from ostler.core.index import Shape, bits
+from ostler.core.index import bits
 from ostler.core.match import unmet_health, unmet_room, unmet_static
 from ostler.core.queueing.backfill import ways_in
 from ostler.core.queueing.bound import bind
@@ -66,21 +66,24 @@ def _look_again(fleet: Fleet) -> None:
     index = fleet.index
     changed, index.restless = index.restless, {}
     for priority, shapes in list(index.uncleared.items()) if changed else ():
-        for sid in bits(shapes):
-            shape = index.shape_at(sid)
-            if any(_could_clear(fleet, fleet.workers[name], shape, priority) for name in changed):
-                shapes ^= shape.bit
+        for name in changed:
+            shapes ^= _could_be_cleared(fleet, fleet.workers[name], shapes, priority)
         index.uncleared[priority] = shapes
         if not shapes:
             del index.uncleared[priority]
 
 
-def _could_clear(fleet: Fleet, worker: Worker, shape: Shape, priority: int) -> bool:
-    if not worker.is_open or not fleet.index.could_run(worker.id, shape):
-        return False
-    yielding = [held for held in worker.attempts.values() if _may_yield(held, priority)]
-    may_count = bool(yielding) or shape.request.nodes > 1  # a gang lacks less where room has come, too
-    return may_count and _suffices(worker, shape.request, yielding)
+def _could_be_cleared(fleet: Fleet, worker: Worker, shapes: int, priority: int) -> int:
+    """Those of the shapes for which there would be room here if all ended that may be told to."""
+    shapes &= fleet.index.could_run_there(worker.id) if worker.is_open else 0
+    yielding = [held for held in worker.attempts.values() if _may_yield(held, priority)] if shapes else []
+    if not yielding:
+        shapes &= fleet.index.gangs  # they lack less where room has come, too
+    found = 0
+    for sid in bits(shapes):
+        shape = fleet.index.shape_at(sid)
+        found |= shape.bit if _suffices(worker, shape.request, yielding) else 0
+    return found
 
 
 def cheapest_victims(fleet: Fleet, job: Job, free: set[str], now: float) -> list[Attempt]:
@@ -123,7 +126,7 @@ def _unit(victim: Attempt) -> str:
 
 def _where_it_has_room(fleet: Fleet, job: Job, now: float) -> set[str]:
     """The workers that need not be cleared, held for others or not."""
-    free = {fleet.index.worker_at(number) for number in bits(job.shape.workers)}
+    free = {fleet.index.worker_at(number) for number in bits(fleet.index.workers_of(job.shape))}
     return free | ways_in(fleet, job, now).keys() if fleet.holds.on else free
 
 

@@ -7,13 +7,15 @@ Users stand on a ladder by what they have used. A charge only ever adds, so that
 put right when it is met, and a charge costs nothing here.
 """
 
-from bisect import bisect_left, insort
+import math
+from bisect import insort
 from collections.abc import Callable, Iterator, Mapping
 from heapq import nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from ostler.core.index import Shape, bits
+from ostler.core.queueing.masked import Masked
 from ostler.core.queueing.usage import Usage
 from ostler.domain.job import TIER_RANK
 
@@ -84,18 +86,47 @@ class Lane:
 
 
 class UserLanes:
-    __slots__ = ("lanes", "rung", "shapes")
+    """What one user has waiting in one band: a lane for each shape."""
+
+    __slots__ = ("_first", "_heads", "lanes", "rung", "shapes")
 
     def __init__(self, rung: Rung) -> None:
         self.lanes: dict[int, Lane] = {}
+        self._heads: Masked[int] = Masked()
+        """The arrival of the first of each lane, with its shape."""
+        self._first: dict[int, Job] = {}
         self.rung = rung
         """Where the user stands on the band's ladder."""
         self.shapes = 0
 
+    def join(self, lane: Lane, job: "Job") -> None:
+        before = lane.first
+        lane.insert(job)
+        if lane.first is job:
+            if before is not None:
+                self._lose_head(before)
+            self._get_head(lane, job)
+
+    def leave(self, lane: Lane, job: "Job") -> None:
+        was_first = lane.first is job
+        lane.remove(job)
+        if was_first:
+            self._lose_head(job)
+            if lane.first is not None:
+                self._get_head(lane, lane.first)
+
+    def _get_head(self, lane: Lane, job: "Job") -> None:
+        self._heads.set(job.seq, lane.shape.bit)
+        self._first[job.seq] = job
+
+    def _lose_head(self, job: "Job") -> None:
+        self._heads.remove(job.seq)
+        del self._first[job.seq]
+
     def first_of(self, shapes: int) -> "Job | None":
         """The one that came first of these shapes."""
-        heads = (self.lanes[sid].first for sid in bits(shapes))
-        return min((job for job in heads if job is not None), key=_arrival, default=None)
+        seq = self._heads.first(shapes)
+        return None if seq is None else self._first[seq]
 
 
 class Band:
@@ -106,7 +137,8 @@ class Band:
     def __init__(self, key: BandKey, rebased: int) -> None:
         self.key = key
         self.users: dict[str, UserLanes] = {}
-        self.ladder: list[Rung] = []
+        self.ladder: Masked[Rung] = Masked()
+        """The users, who has used least first, each with the shapes that wait."""
         self.rebased = rebased
         self.lanes_of: dict[int, int] = {}
         """How many lanes each shape has here."""
@@ -114,8 +146,11 @@ class Band:
 
 
 class Queue:
-    def __init__(self, usage: Usage, allowed: Callable[[str, int], int]) -> None:
+    def __init__(
+        self, usage: Usage, allowed: Callable[[str, int], int], begins_to_wait: Callable[[Shape], None]
+    ) -> None:
         self._usage = usage
+        self._begins_to_wait = begins_to_wait
         self._allowed = allowed
         """Of some shapes, those of which a user may start one more."""
         self._bands: dict[BandKey, Band] = {}
@@ -123,6 +158,10 @@ class Queue:
         self._lanes_of: dict[int, int] = {}
         self.pending = 0
         """The shapes of which something waits."""
+        self.stirred = 0
+        """The shapes of which some have come or gone since the end of a pass."""
+        self.joined: dict[Shape, None] = {}
+        """The shapes of those that have begun to wait since somebody looked, as the first of their user and band."""
 
     def add(self, job: "Job") -> None:
         if job.lane is not None:
@@ -135,25 +174,30 @@ class Queue:
         user = band.users.get(job.user)
         if user is None:
             user = band.users[job.user] = UserLanes(self._rank(job.user))
-            insort(band.ladder, user.rung)
         sid = job.shape.sid
         lane = user.lanes.get(sid)
         if lane is None:
             lane = user.lanes[sid] = Lane(band, job.user, job.shape)
             user.shapes |= job.shape.bit
+            band.ladder.set(user.rung, user.shapes)
             band.shapes |= job.shape.bit
             band.lanes_of[sid] = band.lanes_of.get(sid, 0) + 1
             self._lanes_of[sid] = self._lanes_of.get(sid, 0) + 1
-            self.pending |= job.shape.bit
-        lane.insert(job)
+            self.joined[job.shape] = None
+            if not self.pending & job.shape.bit:
+                self.pending |= job.shape.bit
+                self._begins_to_wait(job.shape)
+        user.join(lane, job)
         job.lane = lane
+        self.stirred |= job.shape.bit
 
     def remove(self, job: "Job") -> None:
         lane = job.lane
         if lane is None:
             return
-        lane.remove(job)
+        lane.band.users[lane.user].leave(lane, job)
         job.lane = None
+        self.stirred |= lane.shape.bit
         if lane.first is None:
             self._close_lane(lane)
 
@@ -162,9 +206,11 @@ class Queue:
         user = band.users[lane.user]
         del user.lanes[sid]
         user.shapes ^= lane.shape.bit
-        if not user.lanes:
+        if user.lanes:
+            band.ladder.set(user.rung, user.shapes)
+        else:
             del band.users[lane.user]
-            del band.ladder[bisect_left(band.ladder, user.rung)]
+            band.ladder.remove(user.rung)
         if _count_down(band.lanes_of, sid):
             band.shapes ^= lane.shape.bit
         if not band.users:
@@ -177,12 +223,13 @@ class Queue:
         """The first job in order whose shape is among these; or is among those that have room behind a hold, and that
         may pass it."""
         left = [GUESTS_LOOKED_AT]
+        wanted = shapes | behind
         for key in self._order:
             band = self._bands[key]
-            if not band.shapes & (shapes | behind):
+            if not band.shapes & wanted:
                 continue
-            for user in self._by_use(band):
-                found = self._wanted(user, shapes | behind)
+            for user in self._by_use(band, wanted):
+                found = self._wanted(user, wanted)
                 first = user.first_of(found & shapes) if found & shapes else None
                 if found & ~shapes and may_pass is not None:
                     guest = _first_guest(user, found & ~shapes, may_pass, left)
@@ -191,26 +238,56 @@ class Queue:
                     return first
         return None
 
-    def _by_use(self, band: Band) -> Iterator[UserLanes]:
-        """The users of a band, who has used least first."""
-        ladder = band.ladder
+    def alone(self, shapes: int) -> "tuple[Job, float] | None":
+        """The first in order of these shapes, if nobody else waits for any of them in its band; and the arrival of the
+        next that is not of its lane."""
+        for key in self._order:
+            band = self._bands[key]
+            wanted = band.shapes & shapes
+            if not wanted:
+                continue
+            user = next(user for user in band.users.values() if user.shapes & wanted)
+            if any(band.lanes_of[sid] > 1 for sid in bits(wanted)) or wanted & ~user.shapes:
+                return None
+            first = user.first_of(wanted)
+            assert first is not None
+            other = user.first_of(wanted ^ first.shape.bit) if wanted != first.shape.bit else None
+            return first, other.seq if other is not None else math.inf
+        return None
+
+    def is_passed_over(self, shapes: int, band: BandKey, user: str) -> bool:
+        """Whether somebody waits for one of these shapes in an earlier band, or another user in this one."""
+        for key in self._order:
+            if key > band:
+                return False
+            wanted = self._bands[key].shapes & shapes
+            if wanted and (key != band or self._has_others(self._bands[key], wanted, user)):
+                return True
+        return False
+
+    def _has_others(self, band: Band, shapes: int, user: str) -> bool:
+        own = band.users[user].shapes if user in band.users else 0
+        return bool(shapes & ~own) or any(band.lanes_of[sid] > 1 for sid in bits(shapes))
+
+    def _by_use(self, band: Band, shapes: int) -> Iterator[UserLanes]:
+        """The users of a band for whom one of these shapes waits, who has used least first."""
         if band.rebased != self._usage.rebased:
-            band.rebased = self._usage.rebased
-            ladder.clear()
+            band.rebased, band.ladder = self._usage.rebased, Masked()
             for name, user in band.users.items():
                 user.rung = self._rank(name)
-                insort(ladder, user.rung)
-        position = 0
-        while position < len(ladder):
-            rung = ladder[position]
+                band.ladder.set(user.rung, user.shapes)
+        rung = band.ladder.first(shapes)
+        before: Rung | None = None
+        while rung is not None:
             user, now = band.users[rung[1]], self._rank(rung[1])
             if now == rung:
                 yield user
-                position += 1
+                before = rung
             else:
-                del ladder[position]
+                band.ladder.remove(rung)
                 user.rung = now
-                insort(ladder, now)
+                band.ladder.set(now, user.shapes)
+            rung = band.ladder.first(shapes, before)
 
     def _wanted(self, user: UserLanes, shapes: int) -> int:
         found = user.shapes & shapes
@@ -254,7 +331,7 @@ class Queue:
     def in_line(self, priority: int, without: int) -> Iterator["Job"]:
         """The first of every lane of this priority that no quota keeps back, in order, without these shapes."""
         for key in [key for key in self._order if key[0] == -priority]:
-            for user in self._by_use(self._bands[key]):
+            for user in self._by_use(self._bands[key], ~without):
                 yield from sorted(self._heads(user, without), key=_arrival)
 
     def longest_here(self, priority: int, without: int, most: int) -> list["Job"]:
@@ -271,7 +348,7 @@ class Queue:
     def in_order(self) -> Iterator["Job"]:
         """Every waiting job as `pick` would take them if all fitted and nobody were charged in between."""
         for key in self._order:
-            for user in self._by_use(self._bands[key]):
+            for user in self._by_use(self._bands[key], -1):
                 jobs = [job for lane in user.lanes.values() for job in lane.jobs()]
                 yield from sorted(jobs, key=_arrival)
 

@@ -46,6 +46,8 @@ def weight(held: Holding, offer: Offer, policy: Scheduling) -> float:
     """GPU-seconds of a usual device that each second of this holding counts, for its user and for whoever would end
     it: by what is held, which may be other than what its job asks for by now."""
     cores = CPU_WEIGHT * max(1.0, held.cores_milli / 1000)
+    if not held.grant.devices:
+        return cores
     sizes = [device.vram_mib for device in offer.devices if device.index in held.grant.devices]
     if not sizes:
         return cores + gpu_thousandths(held, offer) / 1000

@@ -27,15 +27,12 @@ class Body:
     size = 0
     data: bytes | bytearray = b""
     """All of it, unless there is a file."""
+    in_file = False
     _file: IO[bytes] | None = None
     _patch: tuple[int, int, bytes] | None = None
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-
-    @property
-    def in_file(self) -> bool:
-        return self._file is not None
 
     def add(self, piece: bytes) -> None:
         self.size += len(piece)
@@ -56,6 +53,7 @@ class Body:
     def _to_file(self) -> None:
         # Unbuffered: a buffer's rest would be written late, by whoever reads next.
         self._file = tempfile.TemporaryFile(dir=self._spool.folder, prefix="ostler-body-", buffering=0)
+        self.in_file = True
         self._file.write(self.data)
         self._let_go_of_memory()
 
@@ -99,8 +97,9 @@ class Body:
             start += len(piece)
 
     def close(self) -> None:
-        self._let_go_of_memory()
+        if self.data:
+            self._let_go_of_memory()
         if self._file is not None:
             self._file.close()
-            self._file = None
-            self._patch = None
+            self._file = self._patch = None
+            self.in_file = False

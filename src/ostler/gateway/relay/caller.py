@@ -13,7 +13,7 @@ from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrad
 
 from ostler.gateway.relay.answers import CONTINUE, Refusal, refusal_page
 from ostler.gateway.relay.form import BadForm
-from ostler.gateway.relay.request import OURS, Request, bad_request, too_large
+from ostler.gateway.relay.request import OURS, Head, Request, bad_request, too_large
 
 if TYPE_CHECKING:
     from ostler.gateway.relay.relay import Relay
@@ -37,6 +37,7 @@ class Caller(asyncio.Protocol):
         self.full = False
         """It does not read as fast as it is written to."""
         self._relay = relay
+        self._writes = relay.writes
         self._limits = relay.limits
         self._parser = HttpRequestParser(self)
         self._incoming: Request | None = None
@@ -93,7 +94,13 @@ class Caller(asyncio.Protocol):
             self._keep_for_tunnel(data)
             return
         if self._current is None and not self._line:
+            begins = self._incoming is None and not self.full
+            if begins and (request := self._seen_before(data)) is not None:
+                self._begin(request)
+                return
             self._feed(data)
+            if begins and self._line:
+                self._remember(data)
             self._advance()
             return
         self._ahead += data
@@ -101,9 +108,33 @@ class Caller(asyncio.Protocol):
             self._held = True
             self.transport.pause_reading()
 
+    def _seen_before(self, data: bytes) -> Request | None:
+        """The request that is all of these bytes, if its head is one that came before, and is not refused for it."""
+        found = self._relay.heads.find(data)
+        if found is None:
+            return None
+        head, body = found
+        request = Request(self._relay.spool, head)
+        request.length = len(body)
+        if self._relay.look_at_head(request) is not None:
+            return None
+        request.complete = True
+        try:
+            request.body.add(body)
+        except OSError:
+            request.body.close()
+            return None
+        return request
+
+    def _remember(self, data: bytes) -> None:
+        """Other requests may have the same head, if all that was fed is one request that nothing is special about."""
+        request = self._line[0]
+        if request.refusal is None and request.form is None and not request.head.expects:
+            self._relay.heads.keep(data, request.body.size, request.head)
+
     def _keep_for_tunnel(self, data: bytes) -> None:
         """Who asks for another protocol may speak it before the answer."""
-        if self._current is not None and self._current.upgrades:
+        if self._current is not None and self._current.head.upgrades:
             self._current.rest += data
             if len(self._current.rest) > self._limits.ahead_bytes:
                 self.transport.abort()
@@ -130,7 +161,7 @@ class Caller(asyncio.Protocol):
     def _upgrade(self, rest: bytes) -> None:
         """The parser takes all that follows for another protocol's. Where that is not so, a new parser reads on."""
         request = self._line[-1] if self._line else None
-        if request is not None and request.upgrades:
+        if request is not None and request.head.upgrades:
             request.rest = rest
             self._deaf = True
             return
@@ -138,13 +169,13 @@ class Caller(asyncio.Protocol):
         if incoming is None or incoming.refusal is not None:
             return
         self._parser = HttpRequestParser(self)
-        framing = b"Transfer-Encoding: chunked" if incoming.chunked else b"Content-Length: %d" % incoming.length
+        framing = b"Transfer-Encoding: chunked" if incoming.head.chunked else b"Content-Length: %d" % incoming.length
         self._parser.feed_data(b"POST / HTTP/1.1\r\n" + framing + b"\r\n\r\n")
         if rest:
             self._feed(rest)
 
     def _refuse_all(self, refusal: Refusal) -> None:
-        request = self._incoming or Request(self._relay.spool)
+        request = self._incoming or Request(self._relay.spool, Head())
         request.refusal = refusal
         self._line_up_last(request)
 
@@ -159,23 +190,25 @@ class Caller(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         if self._incoming is None and not self._deaf:
-            self._incoming = Request(self._relay.spool)
+            self._incoming = Request(self._relay.spool, Head())
             self._since = self._relay.loop.time()
 
     def on_url(self, url: bytes) -> None:
         request = self._incoming
         if request is not None and not request.headed:
-            request.target += url
+            request.head.target += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         request = self._incoming
         if request is None or request.headed:
             return
         lowered = name.lower()
-        if lowered in OURS:
-            request.own_header(lowered, value)
+        if lowered not in OURS:
+            request.head.lines.append(name + b": " + value + b"\r\n")
+        elif lowered == b"content-length":
+            request.length = int(value)
         else:
-            request.lines.append(name + b": " + value + b"\r\n")
+            request.head.own_header(lowered, value)
 
     def on_headers_complete(self) -> None:
         request = self._incoming
@@ -190,18 +223,18 @@ class Caller(asyncio.Protocol):
             upgrades=parser.should_upgrade(),
         )
         self._since = self._relay.loop.time()
-        request.refusal = self._relay.look_at_head(request, version)
+        request.refusal = self._relay.look_at_head(request)
         if request.refusal is None and self._head_bytes > self._limits.head_bytes:
             self._check_head_size(request)
         if request.refusal is None and request.has_body:
             request.expect_form()
-            if request.expects and self._current is None and not self._line:
-                self.transport.write(CONTINUE)
+            if request.head.expects and self._current is None and not self._line:
+                self.write(CONTINUE)
         self._head_bytes = 0
 
     def _check_head_size(self, request: Request) -> None:
         """What was fed is more than a head may have; some of it may be body, or the request before."""
-        if len(request.target) + sum(map(len, request.lines)) > self._limits.head_bytes:
+        if len(request.target) + sum(map(len, request.head.lines)) > self._limits.head_bytes:
             request.refusal = Refusal(431, "head_too_large", "the head of the request is too large")
 
     def on_body(self, data: bytes) -> None:
@@ -224,7 +257,7 @@ class Caller(asyncio.Protocol):
         request = self._incoming
         if request is None:
             return
-        if self._parser.should_upgrade() and not request.upgrades:
+        if self._parser.should_upgrade() and not request.head.upgrades:
             return  # the parser has not looked for its body
         self._head_bytes = 0
         if request.refusal is not None and not request.persistent:
@@ -235,6 +268,9 @@ class Caller(asyncio.Protocol):
         self._line.append(request)
 
     # Answering
+
+    def write(self, data: bytes) -> None:
+        self._writes.add(self.transport, data)
 
     def _advance(self) -> None:
         """The next request in line, until one has to wait for its answer."""
@@ -264,8 +300,8 @@ class Caller(asyncio.Protocol):
     def refuse(self, request: Request, refusal: Refusal) -> None:
         """The answer to a request that goes nowhere."""
         request.persistent = request.persistent and not self._relay.stopping
-        bodiless = request.method == b"HEAD"
-        self.transport.write(refusal_page(refusal, close=not request.persistent, bodiless=bodiless))
+        bodiless = request.head.method == b"HEAD"
+        self.write(refusal_page(refusal, close=not request.persistent, bodiless=bodiless))
         request.body.close()
         self.answered()
 
@@ -277,12 +313,14 @@ class Caller(asyncio.Protocol):
         if request is None or not request.persistent:
             self._end(complete=request is not None and request.complete)
         else:
-            self._advance()
+            if self._line or self._ahead or self._held:
+                self._advance()
             if self._relay.stopping:
                 self.stop()
 
     def reset(self) -> None:
         """End the connection so that what was sent does not look complete."""
+        self._writes.flush()
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, AT_ONCE)
         self.transport.abort()
 
@@ -290,6 +328,7 @@ class Caller(asyncio.Protocol):
         self._deaf = True
         if self.transport.is_closing():
             return
+        self._writes.flush()
         if complete and not self._ahead:
             self.transport.close()
             return
@@ -305,6 +344,7 @@ class Caller(asyncio.Protocol):
         """The connection is another's from now on."""
         self._deaf = True
         self._relay.left(self)
+        self._writes.flush()
         self.transport.set_protocol(protocol)
         if rest:
             protocol.data_received(rest)
@@ -345,6 +385,7 @@ class Caller(asyncio.Protocol):
             return
         self._deaf = True
         if self._incoming is None:
+            self._writes.flush()
             self.transport.close()
         else:
             self._refuse_all(STOPPING)

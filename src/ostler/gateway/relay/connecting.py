@@ -61,8 +61,12 @@ class Connecting:
         finally:
             self._awaited.pop(key, None)
 
-    def awaits(self, key: str) -> bool:
-        return key in self._awaited and not self._awaited[key][1].done()
+    def awaits(self, key: str, worker: str) -> bool:
+        """From this worker; one without a name may be any."""
+        instance, came = self._awaited.get(key, (None, None))
+        if instance is None or came is None or came.done():
+            return False
+        return not worker or not instance.way.worker or worker == instance.way.worker
 
     def came(self, key: str, transport: asyncio.Transport) -> Upstream:
         """The connection that was asked for under this key, which is good for no other."""

@@ -15,7 +15,6 @@ from ostler.gateway.control import Arrived, Began, Cancelled, Done
 from ostler.gateway.relay.answers import (
     CLOSE,
     LAST_CHUNK,
-    REASONS,
     Refusal,
     chunk,
     error_events,
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from ostler.gateway.relay.caller import Caller
     from ostler.gateway.relay.catalog import Key, Model
+    from ostler.gateway.relay.heads import AnswerHead
     from ostler.gateway.relay.instances import Instance
     from ostler.gateway.relay.relay import Relay
     from ostler.gateway.relay.request import Request
@@ -38,12 +38,6 @@ if TYPE_CHECKING:
 
 CALLER_GONE = 499
 MAX_COLLECTED_BYTES = 64 * 1024
-STREAM = b"text/event-stream"
-COUNTED = (STREAM, b"application/json")
-
-
-def is_stream(upstream: "Upstream") -> bool:
-    return upstream.content_type.startswith(STREAM)
 
 
 class Exchange:
@@ -68,8 +62,8 @@ class Exchange:
     _timer: "asyncio.TimerHandle | None" = None
 
     def __init__(self, relay: "Relay", caller: "Caller", request: "Request", model: "Model", key: "Key") -> None:
-        self._relay = relay
-        self.id = relay.new_id()
+        self.relay = relay
+        self.id = next(relay.ids)
         self.caller: Caller | None = caller
         """None once it has hung up."""
         self.request = request
@@ -91,17 +85,17 @@ class Exchange:
     def _ask(self, *, again: bool = False) -> None:
         self.asked = True
         self._wait()
-        path = self.request.path.decode("latin-1")
-        self._relay.send(Arrived(self.id, self.model.name, path, self.stream, self._key.user, self.at, again))
+        path = self.request.head.path.decode("latin-1")
+        self.relay.send(Arrived(self.id, self.model.name, path, self.stream, self._key.user, self.at, again))
 
     def _wait(self) -> None:
         self.waiting = True
         self.model.waiting += 1
-        self._relay.requests[self.id] = self
+        self.relay.requests[self.id] = self
         if self.loading is not None:
             self.loading.resume()
-        elif self.stream and self.model.setup.loading_updates and not self.request.old:
-            self.loading = Loading(self, self._relay.limits)
+        elif self.stream and self.model.setup.loading_updates and not self.request.head.old:
+            self.loading = Loading(self, self.relay.limits)
 
     def _wait_no_more(self) -> None:
         self.waiting = False
@@ -129,8 +123,9 @@ class Exchange:
         self.instance = instance
         self._retried = False
         instance.exchanges.add(self)
+        self.relay.writes.under_way += 1
         if not self.asked:
-            self._relay.used(instance)
+            self.relay.used(instance)
         instance.begin(self)
 
     def sent_over(self, upstream: "Upstream") -> None:
@@ -146,19 +141,18 @@ class Exchange:
     def answer_begins(self, upstream: "Upstream") -> None:
         """The head of the answer is there: pass it on, and decide what becomes of the body."""
         caller = self.caller
-        self.status = upstream.status
+        self.status = upstream.head.status
         self._first_byte_s = time.monotonic() - self.at
-        upstream.counts = not upstream.encoded and upstream.content_type.startswith(COUNTED)
         if caller is None:
             upstream.write = self._drain
         elif self.loading is not None and self.loading.begun:
             self._continue_stream(upstream, caller)
-        elif self.request.old and upstream.chunked:
-            caller.transport.write(self._head(upstream))
-            upstream.plain = caller.transport.write
+        elif self.request.head.old and upstream.head.chunked:
+            caller.write(self._head(upstream))
+            upstream.plain = caller.write
         else:
             upstream.prefix = self._head(upstream)
-            upstream.write = caller.transport.write
+            upstream.write = caller.write
             return
         self.passes_on(upstream)
 
@@ -166,55 +160,48 @@ class Exchange:
         """From now on it can be taken back no more."""
         self.began = True
         if self.asked:
-            self._relay.send(Began(self.id))
-        if upstream.sent:
+            self.relay.send(Began(self.id))
+        if upstream.unsent is None:
             self.request.body.close()
 
     def _head(self, upstream: "Upstream") -> bytes:
-        lines = [
-            b"HTTP/1.1 %d %b\r\n" % (upstream.status, upstream.reason or REASONS.get(upstream.status, b"")),
-            *upstream.lines,
-        ]
-        if self._in_chunks(upstream):
-            lines.append(b"Transfer-Encoding: chunked\r\n")
-        elif upstream.length is not None:
-            lines.append(b"Content-Length: %d\r\n" % upstream.length)
-        if upstream.until_closed or not self._caller_stays():
-            self.request.persistent = False
-            lines.append(CLOSE)
-        lines.append(b"\r\n")
-        return b"".join(lines)
-
-    def _caller_stays(self) -> bool:
-        return self.request.persistent and not self._relay.stopping
+        request, head = self.request, upstream.head
+        if self.relay.stopping or (upstream.length is None and upstream.until_closed):
+            request.persistent = False
+        close = b"" if request.persistent else CLOSE
+        if head.chunked and not request.head.old:
+            return b"%bTransfer-Encoding: chunked\r\n%b\r\n" % (head.start, close)
+        if upstream.length is not None:
+            return b"%bContent-Length: %d\r\n%b\r\n" % (head.start, upstream.length, close)
+        return b"%b%b\r\n" % (head.start, close)
 
     def _continue_stream(self, upstream: "Upstream", caller: "Caller") -> None:
         """The caller has had its status and some comments: only events can follow."""
-        if upstream.status != 200 or not is_stream(upstream):
+        if upstream.head.status != 200 or not upstream.head.is_stream:
             self.collected = bytearray()
             upstream.plain = self._collect
-        elif upstream.chunked:
-            upstream.write = caller.transport.write
+        elif upstream.head.chunked:
+            upstream.write = caller.write
         else:
-            upstream.write = lambda data: caller.transport.write(chunk(data))
+            upstream.write = lambda data: caller.write(chunk(data))
 
     def _in_chunks(self, upstream: "Upstream") -> bool:
         """As the caller gets it."""
-        return (upstream.chunked and not self.request.old) or (self.loading is not None and self.loading.begun)
+        chunked = upstream.head.chunked and not self.request.head.old
+        return chunked or (self.loading is not None and self.loading.begun)
 
     def _collect(self, data: bytes) -> None:
         if self.collected is not None and len(self.collected) < MAX_COLLECTED_BYTES:
             self.collected += data
 
-    def answer_ended(self, upstream: "Upstream") -> None:
+    def answer_ended(self, head: "AnswerHead", tail: bytes) -> None:
         caller = self.caller
         if caller is not None and self.loading is not None and self.loading.begun:
             if self.collected is not None:
                 self._answer_with(self._refusal_in(self.collected))
-            elif not upstream.chunked:
-                caller.transport.write(LAST_CHUNK)
-        counted = tokens(upstream.tail) if upstream.tail else (0, 0)
-        self._done(self.status if caller is not None else CALLER_GONE, tokens=counted)
+            elif not head.chunked:
+                caller.write(LAST_CHUNK)
+        self._done(self.status if caller is not None else CALLER_GONE, tokens=tokens(tail) if tail else (0, 0))
 
     def _refusal_in(self, answer: bytearray) -> Refusal:
         if self.status == 200:
@@ -244,7 +231,7 @@ class Exchange:
         elif may_again and upstream is not None and upstream.reused and not self._retried and instance.alive:
             self._retried = True
             instance.begin(self, fresh=True)
-        elif may_again and not self._given_back and self._relay.linked:
+        elif may_again and not self._given_back and self.relay.linked:
             self._give_back(error)
         else:
             self._answer_with(Refusal(502, "upstream_error", message))
@@ -265,15 +252,15 @@ class Exchange:
         assert caller is not None
         if self.collected is not None:
             self._answer_with(refusal)
-        elif not is_stream(upstream) or (upstream.chunked and not upstream.between_chunks):
+        elif not upstream.head.is_stream or (upstream.head.chunked and not upstream.between_chunks):
             self.request.persistent = False
             if not self._in_chunks(upstream) and upstream.length is None:
                 caller.reset()
         elif self._in_chunks(upstream):
-            caller.transport.write(chunk(error_events(refusal)) + LAST_CHUNK)
+            caller.write(chunk(error_events(refusal)) + LAST_CHUNK)
         else:
             self.request.persistent = False
-            caller.transport.write(error_events(refusal))
+            caller.write(error_events(refusal))
 
     def gone(self) -> None:
         """The process that has it is no more."""
@@ -289,7 +276,7 @@ class Exchange:
         if self.waiting:
             self._wait_no_more()
             self._answer_with(refusal)
-            self._relay.send(Cancelled(self.id))
+            self.relay.send(Cancelled(self.id))
             self._leave()
         elif self.tunnel is not None:
             self.tunnel.cut()
@@ -308,7 +295,7 @@ class Exchange:
         self.caller = None
         if self.waiting:
             self._wait_no_more()
-            self._relay.send(Cancelled(self.id))
+            self.relay.send(Cancelled(self.id))
             self._leave()
             return
         upstream = self.upstream
@@ -316,7 +303,7 @@ class Exchange:
             upstream.write = self._drain
             upstream.plain = None
             upstream.hold(False)
-            self._timer = self._relay.loop.call_later(self._relay.limits.drain_s, self._drained_enough)
+            self._timer = self.relay.loop.call_later(self.relay.limits.drain_s, self._drained_enough)
             return
         self.upstream = None
         if upstream is not None:
@@ -325,8 +312,8 @@ class Exchange:
 
     def _drain(self, data: bytes) -> None:
         self._drained += len(data)
-        if self._drained > self._relay.limits.drain_bytes:
-            self._relay.loop.call_soon(self._drained_enough)
+        if self._drained > self.relay.limits.drain_bytes:
+            self.relay.loop.call_soon(self._drained_enough)
 
     def _drained_enough(self) -> None:
         upstream, self.upstream = self.upstream, None
@@ -344,15 +331,17 @@ class Exchange:
         self.status = 101
         self.began = True
         if self.asked:
-            self._relay.send(Began(self.id))
-        self.caller.transport.write(b"".join([*self._switching(upstream), first]))
+            self.relay.send(Began(self.id))
+        self.caller.write(b"".join([*self._switching(upstream), first]))
+        self.relay.writes.flush()
         self.tunnel = Tunnel(self.caller, upstream, self._tunnel_ended)
         if self.request.rest:
             upstream.transport.write(self.request.rest)
 
     def _switching(self, upstream: "Upstream") -> list[bytes]:
         status = b"HTTP/1.1 101 Switching Protocols\r\n"
-        return [status, *upstream.lines, b"Connection: Upgrade\r\nUpgrade: %b\r\n\r\n" % self.request.upgrade]
+        upgrade = self.request.head.upgrade
+        return [status, *upstream.head.lines, b"Connection: Upgrade\r\nUpgrade: %b\r\n\r\n" % upgrade]
 
     def _tunnel_ended(self, bytes_out: int) -> None:
         self.bytes_out = bytes_out
@@ -366,11 +355,11 @@ class Exchange:
         caller = self.caller
         assert caller is not None
         if self.loading is not None and self.loading.begun:
-            caller.transport.write(chunk(error_events(refusal)) + LAST_CHUNK)
+            caller.write(chunk(error_events(refusal)) + LAST_CHUNK)
             return
-        stays = self.request.persistent = self._caller_stays()
-        bodiless = self.request.method == b"HEAD"
-        caller.transport.write(refusal_page(refusal, close=not stays, bodiless=bodiless))
+        stays = self.request.persistent = self.request.persistent and not self.relay.stopping
+        bodiless = self.request.head.method == b"HEAD"
+        caller.write(refusal_page(refusal, close=not stays, bodiless=bodiless))
 
     def _done(self, status: int, error: str = "", tokens: tuple[int, int] = (0, 0)) -> None:
         self._report(status, error, tokens)
@@ -399,11 +388,12 @@ class Exchange:
             self.asked,
             self._queue_s,
         )
-        self._relay.released(self, instance, done)
+        self.relay.released(self, instance, done)
 
     def _leave(self) -> None:
         self._key.in_flight -= 1
-        self._relay.requests.pop(self.id, None)
+        if self.asked:
+            self.relay.requests.pop(self.id, None)
         self.request.body.close()
         if self._timer is not None:
             self._timer.cancel()

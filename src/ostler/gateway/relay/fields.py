@@ -6,7 +6,7 @@ words deeper inside, and repeated names, of which the last counts, come out as f
 """
 
 import json
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -14,7 +14,8 @@ from ostler.gateway.control import ModelSetup
 from ostler.gateway.relay.body import Contents
 
 NO_MODEL = "the body has no field `model`; name one of those that GET /v1/models lists"
-NOTHING = msgspec.Raw(b"")
+NO_NAME = "no name"
+"""Itself, and none that is spelt like it."""
 # Half a surrogate pair (an emoji cut in two) and NaN are common enough, and most model servers take them.
 TOO_STRICT = (msgspec.MsgspecError, UnicodeDecodeError)
 
@@ -23,33 +24,26 @@ class NotReadable(Exception):
     """The body is not a JSON object with a `model` that is a string; the text says what it is."""
 
 
-class Named(NamedTuple):
-    model: str
-    stream: bool
+class Named(msgspec.Struct, gc=False):
+    model: str = NO_NAME
+    stream: bool = False
 
 
-class _Head(msgspec.Struct):
-    model: msgspec.Raw = NOTHING
-    stream: msgspec.Raw = NOTHING
-
-
-_head = msgspec.json.Decoder(_Head).decode
-_text = msgspec.json.Decoder(str).decode
+_named = msgspec.json.Decoder(Named).decode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def named(body: Contents) -> Named:
     """The model that a body names, and whether it asks for a stream."""
     try:
-        head = _head(body)
-        if head.model is NOTHING:
-            raise NotReadable(NO_MODEL)
-        model = _text(head.model)
+        found = _named(body)
     except TOO_STRICT:
         return _named_slowly(body)
     except RecursionError:
         raise NotReadable("the body is nested too deeply") from None
-    return Named(model, bytes(head.stream) == b"true")
+    if found.model is NO_NAME:
+        raise NotReadable(NO_MODEL)
+    return found
 
 
 def _named_slowly(body: Contents) -> Named:

@@ -21,15 +21,16 @@ class Inquiry:
         self._request = request
         self._begun = False
         self._chunked = False
-        self._id = relay.new_id()
+        self._id = next(relay.ids)
+        head = request.head
         relay.requests[self._id] = self
         relay.send(
             Asked(
                 self._id,
-                request.method.decode(),
-                request.path.decode("latin-1"),
-                request.query.decode("latin-1"),
-                [_header(line) for line in request.lines],
+                head.method.decode(),
+                head.path.decode("latin-1"),
+                head.query.decode("latin-1"),
+                [_header(line) for line in head.lines],
                 bytes(request.body.contents()),
                 key.user,
                 key.role,
@@ -42,27 +43,27 @@ class Inquiry:
         assert caller is not None
         if not self._begun:
             self._begin(caller, answer)
-        if answer.body and self._request.method != b"HEAD":
-            caller.transport.write(chunk(answer.body) if self._chunked else answer.body)
+        if answer.body and self._request.head.method != b"HEAD":
+            caller.write(chunk(answer.body) if self._chunked else answer.body)
         if not answer.more:
             if self._chunked:
-                caller.transport.write(LAST_CHUNK)
+                caller.write(LAST_CHUNK)
             self._leave()
         elif caller.transport.get_write_buffer_size() > self._relay.limits.unread_bytes:
             caller.transport.abort()
 
     def _begin(self, caller: "Caller", answer: Answer) -> None:
         self._begun = True
-        request = self._request
-        request.persistent = request.persistent and not self._relay.stopping and not (answer.more and request.old)
+        request, head = self._request, self._request.head
+        request.persistent = request.persistent and not self._relay.stopping and not (answer.more and head.old)
         lines = [b"HTTP/1.1 %d %b\r\n" % (answer.status, REASONS.get(answer.status, b"Unknown"))]
         lines += [f"{name}: {value}\r\n".encode("latin-1", "replace") for name, value in answer.headers]
         if not answer.more:
             lines.append(b"Content-Length: %d\r\n" % len(answer.body))
-        elif not request.old and request.method != b"HEAD":
+        elif not head.old and head.method != b"HEAD":
             self._chunked = True
             lines.append(b"Transfer-Encoding: chunked\r\n")
-        caller.transport.write(b"".join([*lines, b"" if request.persistent else CLOSE, b"\r\n"]))
+        caller.write(b"".join([*lines, b"" if request.persistent else CLOSE, b"\r\n"]))
 
     def refuse(self, refusal: Refusal) -> None:
         caller = self._caller
@@ -72,8 +73,8 @@ class Inquiry:
             return
         request = self._request
         request.persistent = request.persistent and not self._relay.stopping
-        bodiless = request.method == b"HEAD"
-        caller.transport.write(refusal_page(refusal, close=not request.persistent, bodiless=bodiless))
+        bodiless = request.head.method == b"HEAD"
+        caller.write(refusal_page(refusal, close=not request.persistent, bodiless=bodiless))
         self._leave()
 
     def cut(self, refusal: Refusal) -> None:

@@ -4,19 +4,21 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ostler.gateway.control import Way
+from ostler.gateway.relay.heads import Heads
 
 if TYPE_CHECKING:
     from ostler.gateway.relay.catalog import Model
     from ostler.gateway.relay.connecting import Connecting
     from ostler.gateway.relay.exchange import Exchange
+    from ostler.gateway.relay.heads import AnswerHead
     from ostler.gateway.relay.limits import Limits
     from ostler.gateway.relay.upstream import Upstream
 
 
 class Instance:
     __slots__ = (
-        *("_begun", "_connecting", "_limits", "alive", "closing", "exchanges", "host", "id", "idle", "limit", "lines"),
-        *("model", "port", "prefix", "served", "unloaded", "way"),
+        *("_begun", "_connecting", "_limits", "alive", "closing", "exchanges", "heads", "host", "id", "idle", "limit"),
+        *("lines", "model", "port", "prefix", "served", "unloaded", "way"),
     )
 
     def __init__(self, name: str, host: str, port: int, way: Way, connecting: "Connecting", limits: "Limits") -> None:
@@ -37,6 +39,8 @@ class Instance:
         self.alive = True
         self.exchanges: set[Exchange] = set()
         self.served = 0
+        self.heads: Heads[AnswerHead] = Heads(limits.known_heads // 16)
+        """Those of its answers."""
         self.idle: list[Upstream] = []
         self._limits = limits
         self._connecting = connecting

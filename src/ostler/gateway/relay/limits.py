@@ -36,5 +36,9 @@ class Limits(msgspec.Struct, frozen=True):
     """What may wait for a caller of a stream of the hub's own, which cannot be slowed down."""
     kept_connections: int = 64
     """Idle ones to one instance."""
+    known_heads: int = 1024
+    """Of callers; of an instance's answers, a sixteenth of that."""
+    few: int = 4
+    """Requests under way with which each write is made at once."""
     hub_unread_bytes: int = 256 * MIB
     """What may wait for the hub. One that leaves more unread is gone."""

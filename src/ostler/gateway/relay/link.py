@@ -29,10 +29,10 @@ class Link(asyncio.Protocol):
         self._said.clear()
         self._lost()
 
-    def send(self, message: ToHub) -> None:
+    def send(self, *messages: ToHub) -> None:
         if not self._said:
             self._loop.call_soon(self.flush)
-        self._said.append(message)
+        self._said += messages
 
     def flush(self) -> None:
         said, self._said = self._said, []

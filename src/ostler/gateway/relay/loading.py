@@ -40,9 +40,9 @@ class Loading:
         if not self.begun:
             self.begun = True
             request = self._exchange.request
-            caller.transport.write(STREAM_HEAD % (b"" if request.persistent else CLOSE))
+            caller.write(STREAM_HEAD % (b"" if request.persistent else CLOSE))
         if not caller.full:
-            caller.transport.write(chunk(comment(f"loading {self._text}")))
+            caller.write(chunk(comment(f"loading {self._text}")))
         self._timer = self._loop.call_later(self._every_s, self._speak)
 
     def pause(self) -> None:

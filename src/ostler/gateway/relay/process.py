@@ -33,9 +33,9 @@ class RelayProcess:
         self._stop_at: float | None = None
         self._news = asyncio.Event()
 
-    def _send(self, message: ToHub) -> None:
+    def _send(self, *messages: ToHub) -> None:
         if self._link is not None:
-            self._link.send(message)
+            self._link.send(*messages)
 
     async def run(self, host: str, port: int) -> None:
         self._server = await self._loop.create_server(

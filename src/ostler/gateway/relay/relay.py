@@ -20,7 +20,6 @@ from ostler.gateway.control import (
     Setup,
     Stop,
     Tell,
-    ToHub,
     ToRelay,
     Used,
     Way,
@@ -32,14 +31,25 @@ from ostler.gateway.relay.catalog import Catalog, Key, Model
 from ostler.gateway.relay.connecting import Connecting
 from ostler.gateway.relay.exchange import Exchange
 from ostler.gateway.relay.fields import NotReadable, named, rewritten
+from ostler.gateway.relay.heads import Heads
 from ostler.gateway.relay.inquiry import MAX_BODY_BYTES, Inquiry
 from ostler.gateway.relay.instances import Instance
 from ostler.gateway.relay.limits import Limits
-from ostler.gateway.relay.request import TUNNEL, TUNNELS, Request, bad_request, too_large, upstream_candidates
+from ostler.gateway.relay.request import (
+    HEALTH,
+    MODELS,
+    TUNNEL,
+    TUNNELS,
+    WITH_BODY,
+    Head,
+    Request,
+    bad_request,
+    too_large,
+    upstream_candidates,
+)
+from ostler.gateway.relay.writes import Writes
 
 USED_EVERY_S = 0.1
-HUB_PAGES = (b"/running", b"/unload", b"/metrics", b"/")
-HUB_FOLDERS = (b"/api/", b"/logs")
 NO_KEY = Refusal(
     401,
     "invalid_api_key",
@@ -54,12 +64,14 @@ HUB_GONE = "the hub that would have it opened is gone"
 
 class Relay:
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, send: Callable[[ToHub], None], limits: Limits, folder: Path | None = None
+        self, loop: asyncio.AbstractEventLoop, send: Callable[..., None], limits: Limits, folder: Path | None = None
     ) -> None:
         self.loop = loop
         self.send = send
         self.limits = limits
         self.spool = Spool(limits, folder)
+        self.heads: Heads[Head] = Heads(limits.known_heads)
+        self.writes = Writes(loop, limits.few)
         self.catalog = Catalog()
         self.connecting = Connecting(send, limits.connect_s)
         self.callers: set[Caller] = set()
@@ -72,7 +84,7 @@ class Relay:
         self.on_setup: Callable[[], None] = lambda: None
         self.on_stop: Callable[[float], None] = lambda drain_s: None
         self.on_empty: Callable[[], object] = lambda: None
-        self._ids = itertools.count(1)
+        self.ids = itertools.count(1)
         self._used: set[Instance] = set()
         self._ended: list[Done] = []
         self._telling = False
@@ -90,53 +102,54 @@ class Relay:
             Stop: self._stop,
         }
 
-    def new_id(self) -> int:
-        return next(self._ids)
-
     # Requests
 
-    def look_at_head(self, request: Request, version: str) -> Refusal | None:
+    def look_at_head(self, request: Request) -> Refusal | None:
         """Who calls, before anything else; then whether the rest of the request is worth reading."""
-        if request.path != b"/health":
-            for secret in (request.bearer, request.api_key):
-                if secret and (key := self.catalog.key_of(secret)) is not None:
-                    request.key = key
-                    break
-            else:
+        head = request.head
+        if head.path != HEALTH:
+            key = request.key = self.catalog.key_of(head.bearer, head.api_key)
+            if key is None:
                 return NO_KEY
-            if key.is_worker and not request.path.startswith(TUNNELS):
+            if key.is_worker and not head.path.startswith(TUNNELS):
                 return TUNNELS_ONLY
-        fault = request.fault(version, self.catalog.max_body_bytes)
+        fault = head.fault
+        if fault is None and request.length > self.catalog.max_body_bytes:
+            fault = too_large(self.catalog.max_body_bytes)
         if fault is not None:
             # Whoever wrote this may see another end of it than we do: nothing that follows is read.
             request.persistent = False
         return fault if fault is not None or not self.stopping else STOPPING
 
     def begin(self, caller: Caller, request: Request) -> None:
-        path, key = request.path, request.key
-        if path == b"/health":
-            self._page(caller, request, b'{"status":"ok"}')
-        elif key is None:
-            caller.refuse(request, NO_KEY)
-        elif path == b"/v1/models" or path.startswith(b"/v1/models/"):
-            self._models(caller, request)
-        elif path in HUB_PAGES or path.startswith(HUB_FOLDERS):
-            if request.body.size > MAX_BODY_BYTES:
-                caller.refuse(request, too_large(MAX_BODY_BYTES))
-            else:
-                caller.answering = Inquiry(self, caller, request, key)
-        elif path.startswith(TUNNELS):
-            self._tunnel(caller, request, key)
+        key = request.key
+        if key is None or not request.head.for_model:
+            self._for_us(caller, request, key)
         elif key.limit is not None and key.in_flight >= key.limit:
             message = f"this key may have {key.limit} requests at a time; wait until one has ended"
             caller.refuse(request, Refusal(429, "too_many_requests", message, None, 1))
         else:
             self._for_model(caller, request, key)
 
+    def _for_us(self, caller: Caller, request: Request, key: Key | None) -> None:
+        path = request.head.path
+        if path == HEALTH:
+            self._page(caller, request, b'{"status":"ok"}')
+        elif key is None:
+            caller.refuse(request, NO_KEY)
+        elif path.startswith(TUNNELS):
+            self._tunnel(caller, request, key)
+        elif path.startswith(MODELS):
+            self._models(caller, request)
+        elif request.body.size > MAX_BODY_BYTES:
+            caller.refuse(request, too_large(MAX_BODY_BYTES))
+        else:
+            caller.answering = Inquiry(self, caller, request, key)
+
     def _for_model(self, caller: Caller, request: Request, key: Key) -> None:
         stream = False
         try:
-            if request.path.startswith(b"/upstream/"):
+            if request.head.path.startswith(b"/upstream/"):
                 model = self._upstream(request)
             elif request.form is not None:
                 model = self._in_form(request)
@@ -152,8 +165,8 @@ class Relay:
             caller.refuse(request, refused.refusal)
             return
         except _Moved:
-            query = b"?" + request.query if request.query else b""
-            self._page(caller, request, b"", 308, b"Location: %b/%b\r\n" % (request.path, query))
+            query = b"?" + request.head.query if request.head.query else b""
+            self._page(caller, request, b"", 308, b"Location: %b/%b\r\n" % (request.head.path, query))
             return
         except NotReadable as error:
             caller.refuse(request, bad_request(str(error), "model"))
@@ -188,23 +201,25 @@ class Relay:
         return model
 
     def _upstream(self, request: Request) -> Model:
-        for name, rest in upstream_candidates(request.path):
+        head = request.head
+        for name, rest in upstream_candidates(head.path):
             if name in self.catalog.names:
-                if not rest and not request.upgrades:
+                if not rest and not head.upgrades:
                     raise _Moved  # what its pages name beside themselves would be looked for in the wrong place
-                query = b"?" + request.query if request.query else b""
+                query = b"?" + head.query if head.query else b""
                 request.target = (rest or b"/") + query
                 return self.catalog.names[name]
-        first = request.path.decode("latin-1").split("/")[2]
+        first = head.path.decode("latin-1").split("/")[2]
         return self._model(first)
 
     def _models(self, caller: Caller, request: Request) -> None:
-        if request.method not in (b"GET", b"HEAD"):
+        path = request.head.path
+        if request.head.method not in (b"GET", b"HEAD"):
             caller.refuse(request, Refusal(405, "method_not_allowed", "models are listed by GET"))
-        elif request.path == b"/v1/models":
+        elif path == MODELS:
             self._page(caller, request, self.catalog.page())
         else:
-            name = upstream_candidates(b"/upstream/" + request.path[len(b"/v1/models/") :])[0][0]
+            name = upstream_candidates(b"/upstream/" + path[len(MODELS) + 1 :])[0][0]
             try:
                 self._page(caller, request, encode(self._model(name).document()))
             except _Refused as refused:
@@ -212,22 +227,22 @@ class Relay:
 
     def _tunnel(self, caller: Caller, request: Request, key: Key) -> None:
         """A connection to an instance, opened by the worker that runs it."""
-        name = request.path[len(TUNNELS) :].decode("latin-1")
+        name = request.head.path[len(TUNNELS) :].decode("latin-1")
         if not key.is_worker:
             caller.refuse(request, NO_TUNNELS)
-        elif not request.upgrades:
+        elif not request.head.upgrades:
             caller.refuse(request, NOT_A_TUNNEL)
-        elif not self.connecting.awaits(name):
+        elif not self.connecting.awaits(name, key.user):
             caller.refuse(request, NOBODY_WAITS)
         else:
-            caller.transport.write(SWITCHING % TUNNEL)
+            caller.write(SWITCHING % TUNNEL)
             caller.hand_over(self.connecting.came(name, caller.transport), request.rest)
 
     def _page(self, caller: Caller, request: Request, body: bytes, status: int = 200, more_lines: bytes = b"") -> None:
         request.persistent = request.persistent and not self.stopping
-        bodiless = request.method == b"HEAD"
+        bodiless = request.head.method == b"HEAD"
         whole = page(status, body, more_lines=more_lines, close=not request.persistent, bodiless=bodiless)
-        caller.transport.write(whole)
+        caller.write(whole)
         request.body.close()
         caller.answered()
 
@@ -236,6 +251,7 @@ class Relay:
     def released(self, exchange: Exchange, instance: Instance, done: Done) -> None:
         """A request has left its instance."""
         instance.exchanges.discard(exchange)
+        self.writes.under_way -= 1
         instance.served += 1
         if done.asked or done.gave_back or exchange.model.waiting:
             self.tell_use()
@@ -243,7 +259,8 @@ class Relay:
         else:
             self._ended.append(done)
             self.used(instance)
-        self._drained(instance)
+        if instance.closing:
+            self._drained(instance)
 
     def used(self, instance: Instance) -> None:
         """Without asking: the hub hears of it soon, together with what else there is to tell."""
@@ -257,10 +274,8 @@ class Relay:
         self.tell_use()
 
     def tell_use(self) -> None:
-        for done in self._ended:
-            self.send(done)
-        for instance in self._used:
-            self.send(Used(instance.id, instance.in_flight, instance.served))
+        if self._used or self._ended:
+            self.send(*self._ended, *(Used(one.id, one.in_flight, one.served) for one in self._used))
         self._ended.clear()
         self._used.clear()
 
@@ -393,7 +408,7 @@ class _Moved(Exception):
 
 
 def _nothing_named(request: Request) -> Refusal:
-    if request.method in (b"POST", b"PUT", b"PATCH"):
+    if request.head.method in WITH_BODY:
         return bad_request("the request names no model: send a JSON object with a field `model`", "model")
-    path = request.path.decode("latin-1")
+    path = request.head.path.decode("latin-1")
     return Refusal(404, "not_found", f"there is nothing at {path}; a model is named by ?model=… or in the body")

@@ -1,5 +1,6 @@
 """One request as its head says it is, and what of the head goes on to a model's server."""
 
+import hashlib
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -26,41 +27,48 @@ UPGRADED = {b"websocket": b"/upstream/", TUNNEL: TUNNELS}
 """Where other protocols are spoken."""
 NOWHERE = b"*"
 IDEMPOTENT = frozenset((b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS"))
+WITH_BODY = frozenset((b"POST", b"PUT", b"PATCH"))
+HEALTH = b"/health"
+MODELS = b"/v1/models"
+HUB_PAGES = (b"/running", b"/unload", b"/metrics", b"/")
+HUB_FOLDERS = (b"/api/", b"/logs")
+OWN_PAGES = frozenset((HEALTH, MODELS, *HUB_PAGES))
+OWN_FOLDERS = (MODELS + b"/", TUNNELS, *HUB_FOLDERS)
+"""What is answered here or by the hub; all else is for models."""
 
 
-class Request:
+class Head:
+    """What the head of a request says. The same for every request that has the same head but for its length."""
+
     method = b""
     target = b""
     path = b""
     query = b""
     tokens: tuple[bytes, ...] = ()
     hosts = 0
-    length = 0
     chunked = False
     content_type = b""
     expects = b""
     bearer = b""
     api_key = b""
+    """The digests of what the caller shows."""
     upgrade = b""
     upgrades = False
     """It asks for another protocol in a way that is honoured: everything after its head is that protocol's."""
     old = False
     """HTTP/1.0."""
     persistent = True
-    headed = False
-    complete = False
-    refusal: Refusal | None = None
-    key: "Key | None" = None
-    form: ModelField | None = None
-    rest = b""
-    """What came after the head of a request that upgrades."""
+    for_model = False
+    """It is for a model's server, and for nobody here or in the hub."""
+    fault: Refusal | None = None
+    _start = b""
+    _start_of: "tuple[Instance, bytes] | None" = None
 
-    def __init__(self, spool: Spool) -> None:
-        self.body = Body(spool)
+    def __init__(self) -> None:
         self.lines: list[bytes] = []
         """The headers that go on, as they are written."""
 
-    # While the head comes in
+    # While it comes in
 
     def own_header(self, name: bytes, value: bytes) -> None:
         """One of `OURS`."""
@@ -69,17 +77,15 @@ class Request:
             self.lines.append(b"Content-Type: %b\r\n" % value)
         elif name == b"host":
             self.hosts += 1
-        elif name == b"content-length":
-            self.length = int(value)
         elif name == b"transfer-encoding":
             self.chunked = True
             if value.strip().lower() != b"chunked":
-                self.refusal = Refusal(501, "unsupported_encoding", "send the body plain or chunked, and not encoded")
+                self.fault = Refusal(501, "unsupported_encoding", "send the body plain or chunked, and not encoded")
         elif name == b"authorization":
             scheme, _, secret = value.partition(b" ")
-            self.bearer = secret.strip() if scheme.lower() == b"bearer" else self.bearer
+            self.bearer = _digest(secret) if scheme.lower() == b"bearer" else self.bearer
         elif name == b"x-api-key":
-            self.api_key = value.strip()
+            self.api_key = _digest(value)
         elif name == b"connection":
             self.tokens += tuple(token.strip().lower() for token in value.split(b","))
         elif name == b"expect":
@@ -87,8 +93,7 @@ class Request:
         elif name == b"upgrade":
             self.upgrade = value.strip()
 
-    def head_is_complete(self, method: bytes, version: str, *, persistent: bool, upgrades: bool) -> None:
-        self.headed = True
+    def is_complete(self, method: bytes, version: str, *, persistent: bool, upgrades: bool) -> None:
         self.method = method
         self.old = version == "1.0"
         self.persistent = persistent
@@ -97,16 +102,12 @@ class Request:
             target = b"/" + target.partition(b"://")[2].partition(b"/")[2]
         self.target = target = target.partition(b"#")[0] if b"#" in target else target
         self.path, _, self.query = target.partition(b"?")
-        self.upgrades = (
-            upgrades
-            and not (self.length or self.chunked)
-            and self.path.startswith(UPGRADED.get(self.upgrade.lower(), NOWHERE))
-        )
-        if self.upgrades:
-            self.persistent = False
+        self.for_model = not (self.path in OWN_PAGES or self.path.startswith(OWN_FOLDERS))
+        self.upgrades = upgrades and self.path.startswith(UPGRADED.get(self.upgrade.lower(), NOWHERE))
+        self.fault = self._fault(version)
 
-    def fault(self, version: str, max_body_bytes: int) -> Refusal | None:
-        """What is wrong with the head, if anything."""
+    def _fault(self, version: str) -> Refusal | None:
+        """What is wrong with it, if anything."""
         if version not in ("1.1", "1.0"):
             return Refusal(505, "unsupported_version", "speak HTTP/1.1")
         if self.hosts != 1 and not (self.old and self.hosts == 0):
@@ -115,19 +116,59 @@ class Request:
             return Refusal(400, "bad_request", "HTTP/1.0 knows no chunks; send Content-Length")
         if self.method == b"CONNECT" or not self.target.startswith(b"/"):
             return Refusal(400, "bad_request", "the request must name a path that begins with a slash")
-        if self.refusal is not None:
-            return self.refusal
-        if self.length > max_body_bytes:
-            return too_large(max_body_bytes)
-        if self.expects not in (b"", b"100-continue"):
+        if self.fault is None and self.expects not in (b"", b"100-continue"):
             return Refusal(417, "expectation_failed", "the only expectation that is met is 100-continue")
-        return None
+        return self.fault
+
+    # When it is complete
+
+    def start_for(self, instance: "Instance", target: bytes) -> bytes:
+        """As the model's server gets it, but for what ends it."""
+        if self._start_of != (instance, target):
+            self._start = self._written_for(instance, target)
+            self._start_of = (instance, target)
+        return self._start
+
+    def _written_for(self, instance: "Instance", target: bytes) -> bytes:
+        lines = self.lines
+        if not PLAIN_TOKENS.issuperset(self.tokens):
+            named = tuple(token + b":" for token in self.tokens if token not in PLAIN_TOKENS)
+            lines = [line for line in lines if not line.lower().startswith(named)]
+        first = b"%b %b%b HTTP/1.1\r\n" % (self.method, instance.prefix, target)
+        return b"".join([first, instance.lines, *lines])
+
+
+class Request:
+    headed = False
+    complete = False
+    length = 0
+    """Of its body, as the head says."""
+    refusal: Refusal | None = None
+    key: "Key | None" = None
+    form: ModelField | None = None
+    rest = b""
+    """What came after the head of a request that upgrades."""
+
+    def __init__(self, spool: Spool, head: Head) -> None:
+        self.head = head
+        self.target = head.target
+        self.persistent = head.persistent
+        self.body = Body(spool)
+
+    def head_is_complete(self, method: bytes, version: str, *, persistent: bool, upgrades: bool) -> None:
+        head = self.head
+        self.headed = True
+        head.is_complete(
+            method, version, persistent=persistent, upgrades=upgrades and not (self.length or head.chunked)
+        )
+        self.target = head.target
+        self.persistent = persistent and not head.upgrades
 
     def expect_form(self) -> None:
         """Look for the model in the body while it comes in, if that is a form."""
-        if self.content_type[:19].lower() == b"multipart/form-data":
+        if self.head.content_type[:19].lower() == b"multipart/form-data":
             try:
-                self.form = ModelField(boundary_of(self.content_type))
+                self.form = ModelField(boundary_of(self.head.content_type))
             except BadForm as error:
                 self.refusal = bad_request(str(error))
 
@@ -135,34 +176,36 @@ class Request:
 
     @property
     def has_body(self) -> bool:
-        return self.chunked or self.length > 0
+        return self.head.chunked or self.length > 0
 
     @property
     def replayable(self) -> bool:
         """May it be sent again when nobody knows what became of it? Asking a model twice harms nobody."""
-        return self.method in IDEMPOTENT or not self.path.startswith(b"/upstream/")
+        return self.head.method in IDEMPOTENT or not self.head.path.startswith(b"/upstream/")
 
     def model_in_query(self) -> str:
-        return dict(parse_qsl(self.query.decode("latin-1"))).get("model", "")
+        return dict(parse_qsl(self.head.query.decode("latin-1"))).get("model", "")
 
     def model_in_query_becomes(self, name: str) -> None:
-        pairs = parse_qsl(self.query.decode("latin-1"), keep_blank_values=True)
+        pairs = parse_qsl(self.head.query.decode("latin-1"), keep_blank_values=True)
         query = urlencode([(key, name if key == "model" else value) for key, value in pairs])
-        self.target = self.path + b"?" + query.encode()
+        self.target = self.head.path + b"?" + query.encode()
 
-    def head_for(self, instance: "Instance") -> bytes:
-        """The head as the model's server gets it."""
-        if not PLAIN_TOKENS.issuperset(self.tokens):
-            named = tuple(token + b":" for token in self.tokens if token not in PLAIN_TOKENS)
-            self.lines = [line for line in self.lines if not line.lower().startswith(named)]
-        first = b"%b %b%b HTTP/1.1\r\n" % (self.method, instance.prefix, self.target)
-        lines = [first, instance.lines, *self.lines]
-        if self.upgrades:
-            lines.append(b"Connection: Upgrade\r\nUpgrade: %b\r\n" % self.upgrade)
-        elif self.body.size or self.method in (b"POST", b"PUT", b"PATCH"):
-            lines.append(b"Content-Length: %d\r\n" % self.body.size)
-        lines.append(b"\r\n")
-        return b"".join(lines)
+    def written_for(self, instance: "Instance") -> bytes:
+        """All of it as the model's server gets it; of one whose body is in a file, the head."""
+        head, body = self.head, self.body
+        start = head.start_for(instance, self.target)
+        if head.upgrades:
+            return b"%bConnection: Upgrade\r\nUpgrade: %b\r\n\r\n" % (start, head.upgrade)
+        if body.size or head.method in WITH_BODY:
+            # Each write is a call of the kernel, which costs more than to copy what is small.
+            return b"".join((start, b"Content-Length: %d\r\n\r\n" % body.size, body.data))
+        return start + b"\r\n"
+
+
+def _digest(secret: bytes) -> bytes:
+    secret = secret.strip()
+    return hashlib.sha256(secret).digest() if secret else b""
 
 
 def bad_request(message: str, param: str | None = None) -> Refusal:

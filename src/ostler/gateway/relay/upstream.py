@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from ostler.gateway.relay.heads import AnswerHead
 from ostler.gateway.relay.usage import TAIL_BYTES
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ UPLOAD_BYTES = 64 * 1024
 HOP_BY_HOP = frozenset(
     (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"content-length", b"transfer-encoding", b"te")
 )
+NO_HEAD = AnswerHead()
 
 
 class Upstream(asyncio.Protocol):
@@ -29,32 +31,29 @@ class Upstream(asyncio.Protocol):
         """The request went over a connection that had served another: it may have been closed by the other side."""
         self._parser = HttpResponseParser(self)
         self._held = False
-        self._unsent: Iterator[bytes] | None = None
+        self.unsent: Iterator[bytes] | None = None
+        """The rest of the request, which waits for room."""
         self._full = False
         self._reset()
 
     def _reset(self) -> None:
-        self._head = b""
+        """Ready for an answer: what is not said here is said by its head."""
+        self.head = NO_HEAD
+        self._unread = b""
+        """What there is of a head that is not complete."""
         self.headed = False
-        self.status = 0
-        self.reason = b""
-        self.lines: list[bytes] = []
-        self.content_type = b""
         self.length: int | None = None
-        self.chunked = False
         self.bodiless = False
         self._chunk_ended = True
         self._last = b""
-        self.tail = b""
-        self.encoded = False
-        self.counts = False
-        """The tail may tell how many tokens there were."""
+        self._tail = b""
         self.plain: Callable[[bytes], object] | None = None
         """Who gets the body without its chunks, where it is not passed on as it came."""
         self.write: Callable[[bytes], object] = self._nowhere
         self.prefix = b""
         """The head of the answer as the caller gets it, until it does."""
-        self._persistent = False
+        self._surplus = False
+        """More came than the answer has."""
         self._ended = False
         self._left = 0
 
@@ -81,7 +80,7 @@ class Upstream(asyncio.Protocol):
     @property
     def until_closed(self) -> bool:
         """The answer ends where the connection does."""
-        return not self.chunked and self.length is None and not self.bodiless
+        return not self.head.chunked and self.length is None and not self.bodiless
 
     @property
     def between_chunks(self) -> bool:
@@ -90,7 +89,7 @@ class Upstream(asyncio.Protocol):
 
     def drop(self) -> None:
         """Nobody wants the answer: closing is how a model's server learns that."""
-        self.exchange = self._unsent = None
+        self.exchange = self.unsent = None
         self.transport.abort()
 
     def hold(self, held: bool) -> None:
@@ -108,29 +107,20 @@ class Upstream(asyncio.Protocol):
     def begin(self, exchange: "Exchange", *, reused: bool) -> None:
         self.exchange = exchange
         self.reused = reused
-        self._reset()
         exchange.sent_over(self)
         request = exchange.request
-        body = request.body
-        head = request.head_for(self.instance)
-        if body.in_file:
-            self._unsent = body.stream()
-            self.transport.write(head)
+        writes = exchange.relay.writes
+        writes.add(self.transport, request.written_for(self.instance))
+        if request.body.in_file:
+            writes.flush()
+            self.unsent = request.body.stream()
             self._send_more()
-        else:
-            # Each write is a call of the kernel, which costs more than to copy what is small.
-            self.transport.write(head + body.data)
-
-    @property
-    def sent(self) -> bool:
-        """The connection has all of the request."""
-        return self._unsent is None
 
     def _send_more(self) -> None:
-        while self._unsent is not None and not self._full:
-            piece = next(self._unsent, None)
+        while self.unsent is not None and not self._full:
+            piece = next(self.unsent, None)
             if piece is None:
-                self._unsent = None
+                self.unsent = None
             else:
                 self.transport.write(piece)
 
@@ -149,115 +139,140 @@ class Upstream(asyncio.Protocol):
             self.transport.abort()
             return
         try:
-            rest = data if self.headed else self._read_head(exchange, data)
-            if rest or self.prefix:
-                self._pass_on(exchange, rest)
+            if self.headed:
+                self._read_body(exchange, data)
+            elif not self._seen_before(exchange, data):
+                self._read_head(exchange, data)
         except HttpParserError as error:
             self.drop()
             exchange.failed(f"its server sent what is not HTTP: {error.__context__ or error}", sent=True, again=False)
             return
-        if self._ended and self.exchange is exchange:
+        if self._ended:
             self._finish()
 
-    def _read_head(self, exchange: "Exchange", data: bytes) -> bytes:
-        """What comes after the head, once that is complete. Interim answers (1xx) are read over."""
-        self._head += data
-        while (end := self._head.find(b"\r\n\r\n") + 4) >= 4:
-            head, self._head = self._head[:end], self._head[end:]
+    def _seen_before(self, exchange: "Exchange", data: bytes) -> bool:
+        """It is a whole answer with a head that came before, on whichever connection. All of it is passed on."""
+        if self._unread or exchange.request.head.method == b"HEAD":
+            return False
+        found = self.instance.heads.find(data)
+        if found is None:
+            return False
+        self.head, body = found
+        self.headed = self._ended = True
+        self.length = len(body)
+        exchange.answer_begins(self)
+        self.on_body(body)
+        self._pass_on(exchange, body)
+        return True
+
+    def _read_head(self, exchange: "Exchange", data: bytes) -> None:
+        """And what of the body is there. Interim answers (1xx) are read over."""
+        alone = not self._unread
+        self._unread += data
+        while (end := self._unread.find(b"\r\n\r\n") + 4) >= 4:
+            head, self._unread = self._unread[:end], self._unread[end:]
             try:
                 self._parser.feed_data(head)
             except HttpParserUpgrade:
-                if exchange.request.upgrades:
-                    return self._switch(exchange)
+                if exchange.request.head.upgrades:
+                    self._switch(exchange)
+                    return
                 raise HttpParserError("an upgrade that nobody asked for") from None
-            if self.status >= 200:
-                self.headed = True
-                self.bodiless = self.status in (204, 304)
-                if exchange.request.method == b"HEAD":
-                    # The parser cannot know this: it would wait for the body. A new one does not.
-                    self.bodiless = self._ended = True
-                    self._parser = HttpResponseParser(self)
-                exchange.answer_begins(self)
-                rest, self._head = self._head, b""
-                return rest if self.exchange is exchange else b""
-        if len(self._head) > MAX_HEAD_BYTES:
+            if self.head.status >= 200:
+                self._begin(exchange)
+                if alone and not self.bodiless and self.length is not None:
+                    self.instance.heads.keep(data, self.length, self.head)
+                return
+        if len(self._unread) > MAX_HEAD_BYTES:
             raise HttpParserError("a head without an end")
-        return b""
 
-    def _switch(self, exchange: "Exchange") -> bytes:
-        rest, self._head = self._head, b""
+    def _begin(self, exchange: "Exchange") -> None:
+        self.headed = True
+        self.bodiless = self.head.status in (204, 304)
+        if exchange.request.head.method == b"HEAD":
+            # The parser cannot know this: it would wait for the body. A new one does not.
+            self.bodiless = self._ended = True
+            self._parser = HttpResponseParser(self)
+        exchange.answer_begins(self)
+        self._read_body(exchange, self._unread)
+
+    def _switch(self, exchange: "Exchange") -> None:
         self.exchange = None
-        exchange.switches(self, rest)
-        return b""
+        exchange.switches(self, self._unread)
 
-    def _pass_on(self, exchange: "Exchange", data: bytes) -> None:
+    def _read_body(self, exchange: "Exchange", data: bytes) -> None:
         surplus = len(data) if self._ended else len(data) - self._left if self.length is not None else 0
         if surplus > 0:
             data = data[:-surplus]
-            self._persistent = False
+            self._surplus = True
         if data:
             self._left -= len(data)
             self._parser.feed_data(data)
-            exchange.bytes_out += len(data)
             self._last = data
+        if data or self.prefix:
+            self._pass_on(exchange, data)
+
+    def _pass_on(self, exchange: "Exchange", data: bytes) -> None:
+        exchange.bytes_out += len(data)
         if self.prefix:
             data, self.prefix = self.prefix + data, b""
             exchange.passes_on(self)
         self.write(data)
 
     def _finish(self) -> None:
-        exchange = self.exchange
+        exchange, head, tail = self.exchange, self.head, self._tail
         assert exchange is not None
         self.exchange = None
-        self.hold(False)
+        if self._held:
+            self.hold(False)
         # Who refuses a large upload may not have read it, and would take the next request for the rest of it.
-        if self._persistent and self.sent and not (self.status >= 400 and exchange.request.body.size > UPLOAD_BYTES):
+        unread = head.status >= 400 and exchange.request.body.size > UPLOAD_BYTES
+        if head.persistent and self.unsent is None and not self._surplus and not unread:
+            self._reset()
             self.instance.keep(self)
         else:
-            self._unsent = None
+            self.unsent = None
             self.transport.close()
-        exchange.answer_ended(self)
+        exchange.answer_ended(head, tail)
 
     # What the parser finds
 
     def on_message_begin(self) -> None:
         if self._ended:
             raise HttpParserError("more than one answer")
-        self.lines = []
-        self.reason = b""
+        self.head = AnswerHead()
         self.length = None
-        self.chunked = False
 
     def on_status(self, reason: bytes) -> None:
-        self.reason += reason
+        self.head.reason += reason
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self.headed:
             return
         lowered = name.lower()
         if lowered not in HOP_BY_HOP:
-            self.lines.append(name + b": " + value + b"\r\n")
+            self.head.lines.append(name + b": " + value + b"\r\n")
             if lowered == b"content-type":
-                self.content_type = value.lower()
+                self.head.content_type = value.lower()
             elif lowered == b"content-encoding":
-                self.encoded = True
+                self.head.encoded = True
         elif lowered == b"content-length":
             self.length = self._left = int(value)
         elif lowered == b"transfer-encoding":
-            self.chunked = True
+            self.head.chunked = True
             if value.strip().lower() != b"chunked":
                 raise HttpParserError("an encoding that nobody asked for")
 
     def on_headers_complete(self) -> None:
-        self.status = self._parser.get_status_code()
-        self._persistent = self._parser.should_keep_alive()
+        self.head.status = self._parser.get_status_code()
+        self.head.persistent = self._parser.should_keep_alive()
 
     def on_chunk_header(self) -> None:
         self._chunk_ended = False
 
     def on_body(self, data: bytes) -> None:
-        if self.counts:
-            self.tail = (self.tail + data)[-TAIL_BYTES:]
+        if self.head.counts:
+            self._tail = (self._tail + data)[-TAIL_BYTES:]
         if self.plain is not None:
             self.plain(data)
 
@@ -265,5 +280,5 @@ class Upstream(asyncio.Protocol):
         self._chunk_ended = True
 
     def on_message_complete(self) -> None:
-        if self.status >= 200:
+        if self.head.status >= 200:
             self._ended = True

@@ -4,11 +4,13 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Collection, Sequence
+from math import inf
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ostler.core.fleet import Fleet
 from ostler.domain.errors import BadInput, NotFound
 from ostler.domain.job import MANIFEST_USER
 from ostler.domain.records import ArtifactRecord, Changes
@@ -159,7 +161,7 @@ class ArtifactsApi:
     # What nobody needs
 
     async def collect(self, request: Request) -> Response:
-        """Remove what no succeeded task points to."""
+        """Remove what no task points to that has succeeded, or waits for the rest of its gang with its part done."""
         chosen_s = number_in_query(request, "older_than_s", DEFAULT_AGE_S, 0, LONGEST_AGE_S)
         older_than_s = max(chosen_s, YOUNGEST_S)
         dry_run = request.query_params.get("dry_run", "") in ("1", "true", "yes")
@@ -168,6 +170,7 @@ class ArtifactsApi:
         # are wanted after the turn, and those of which it was later are touched.
         await self._loop.turn()
         wanted = await self._loop.read(lambda ledger: ledger.wanted_artifacts())
+        wanted |= await self._loop.look(_of_unfinished_gangs)
         found = await asyncio.to_thread(self._store.orphans, wanted, untouched_since)
         if not dry_run:
             found = await self._remove(list(found), untouched_since)
@@ -175,6 +178,31 @@ class ArtifactsApi:
         return json_response(
             {"removed": removed, "bytes": sum(found.values()), "dry_run": dry_run, "older_than_s": older_than_s}
         )
+
+    async def drop(self, ids: Collection[str]) -> dict[str, int]:
+        """Of those that tasks have given up, remove what no other task has made; their sizes."""
+        await self._loop.turn()
+        return await self._remove(await self._nobodys(ids), time.time() - YOUNGEST_S)
+
+    async def drop_nobodys(self) -> dict[str, int]:
+        """What was brought and never named, and what a crash has left of those that were given up."""
+        untouched_since = time.time() - DEFAULT_AGE_S
+        await self._loop.turn()
+        found = await asyncio.to_thread(self._store.orphans, (), untouched_since)
+        return await self._remove(await self._nobodys(found), untouched_since)
+
+    async def total_bytes(self) -> int:
+        """Of those that tasks have made."""
+        sizes = await asyncio.to_thread(self._store.orphans, (), inf)
+        return sum(sizes.values()) - sum(sizes[sha256] for sha256 in await self._nobodys(sizes))
+
+    async def _nobodys(self, ids: Collection[str]) -> list[str]:
+        """Those that no task has made, be it one whose job has not ended yet."""
+        wanted = await self._loop.read(lambda ledger: ledger.wanted_artifacts()) if ids else set()
+        unsure, found = sorted(set(ids) - wanted), []
+        for first in range(0, len(unsure), REMOVED_AT_ONCE):
+            found += await self._loop.read(_without_rows(unsure[first : first + REMOVED_AT_ONCE]))
+        return found
 
     async def _remove(self, ids: list[str], untouched_since: float) -> dict[str, int]:
         """The rows go first: bytes without a row are found the next time."""
@@ -185,6 +213,12 @@ class ArtifactsApi:
                 await self._loop.commit(Changes(gone_artifacts=list(going)))
             gone |= going
         return gone
+
+
+def _of_unfinished_gangs(fleet: Fleet, _: float) -> set[str]:
+    running = {held.task.job.id for held in fleet.held.values() if held.task is not None and held.task.job.is_gang}
+    gangs = [job for name in running if (job := fleet.jobs.get(name)) is not None]
+    return {task.artifact_id for job in gangs for task in (job.tasks or {}).values()}
 
 
 EVERYBODY = ("",)
@@ -203,6 +237,10 @@ def _rows(ledger: Ledger, users: Collection[str], limit: int, **asked: Any) -> R
 
 def _before(number: int | None) -> Callable[[Ledger], Rows]:
     return lambda ledger: ledger.artifacts(before=number, limit=REPAIRED_AT_ONCE)
+
+
+def _without_rows(ids: Sequence[str]) -> Callable[[Ledger], list[str]]:
+    return lambda ledger: [sha256 for sha256 in ids if not ledger.artifacts(ids=[sha256], limit=1)]
 
 
 def _job_filter(ledger: Ledger, text: str, caller: Caller) -> tuple[str, Callable[[ArtifactRecord], bool]]:

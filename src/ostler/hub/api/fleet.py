@@ -1,6 +1,7 @@
 """Workers, the feed, health and metrics over HTTP."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from heapq import nsmallest
 
 import msgspec
 from starlette.requests import Request
@@ -13,32 +14,55 @@ from ostler.domain.errors import BadInput, NotFound
 from ostler.domain.records import FeedRecord
 from ostler.domain.states import LIVE
 from ostler.hub.access import Caller
-from ostler.hub.api.routes import caller_of, json_response
+from ostler.hub.api.routes import caller_of, json_response, number_in_query
 from ostler.hub.documents import Document, feed_document, fleet_totals, job_summaries, timestamp, worker_document
 from ostler.hub.feed import Feed
+from ostler.hub.leading import LEADER, HubSeen, Seat
 from ostler.hub.loop import Loop
 from ostler.hub.metrics import Metrics
 from ostler.hub.overview import Overview
 
+WORKERS_OF_A_PAGE = 500
 _encode = msgspec.json.Encoder().encode
 
 
 class FleetApi:
-    def __init__(self, loop: Loop, feed: Feed, metrics: Metrics, overview: Overview, started_at: float) -> None:
+    def __init__(
+        self, loop: Loop, feed: Feed, metrics: Metrics, overview: Overview, started_at: float, seat: Seat
+    ) -> None:
         self._loop = loop
         self._overview = overview
         self._feed = feed
         self._metrics = metrics
         self._started_at = started_at
+        self._seat = seat
+        self.retention: Callable[[], Document] = dict
+        """What was removed because it was old."""
 
     async def workers(self, request: Request) -> Response:
-        backend = request.query_params.get("backend", "")
-        return json_response({"workers": await self.worker_documents(backend), "next": None})
+        backend, after = request.query_params.get("backend", ""), request.query_params.get("cursor", "")
+        limit = number_in_query(request, "limit", WORKERS_OF_A_PAGE, 1, WORKERS_OF_A_PAGE)
+        found = await self._worker_page(backend, after, limit + 1)
+        following = found[limit - 1]["id"] if len(found) > limit else None
+        return json_response({"workers": found[:limit], "next": following})
 
     async def worker_documents(self, backend: str = "") -> list[Document]:
+        """All of them, a page at a time: whoever beats meanwhile is heard in between."""
+        found: list[Document] = []
+        while page := await self._worker_page(backend, found[-1]["id"] if found else "", WORKERS_OF_A_PAGE):
+            found += page
+        return found
+
+    async def _worker_page(self, backend: str, after: str, limit: int) -> list[Document]:
+        """In order of their ids, from behind this one on."""
+
         def listing(fleet: Fleet, now: float) -> list[Document]:
-            chosen = [worker for worker in fleet.workers.values() if backend in ("", worker.offer.backend)]
-            return [worker_document(worker, now) for worker in sorted(chosen, key=lambda worker: worker.id)]
+            chosen = (
+                worker.id
+                for worker in fleet.workers.values()
+                if worker.id > after and backend in ("", worker.offer.backend)
+            )
+            return [worker_document(fleet.workers[name], now) for name in nsmallest(limit, chosen)]
 
         return await self._loop.look(listing)
 
@@ -78,11 +102,20 @@ class FleetApi:
         def count(fleet: Fleet, now: float) -> Document:
             counts = {state: fleet.job_counts[state] for state in LIVE}
             oldest = fleet.queue.oldest()
-            return {"jobs": counts, "oldest_pending": oldest.id if oldest else None, **fleet_totals(fleet, now)}
+            told = {"jobs": counts, "ended": dict(fleet.tally), "oldest_pending": oldest.id if oldest else None}
+            return {**told, **fleet_totals(fleet, now)}
 
-        hub = {"version": __version__, "started_at": timestamp(self._started_at)}
+        hub = {"version": __version__, "started_at": timestamp(self._started_at), **self._standing()}
         training = {"manifest": await self._overview.manifest(), "sweeps": await self._overview.sweeps()}
-        return json_response({**await self._loop.look(count), "hub": hub, **training})
+        hubs = hub_documents(self._seat.hubs())
+        parts = {"hub": hub, "hubs": hubs, "retention": self.retention(), **training}
+        return json_response({**await self._loop.look(count), **parts})
+
+    async def hubs(self, request: Request) -> Response:
+        return json_response({"hubs": hub_documents(self._seat.hubs())})
+
+    def _standing(self) -> Document:
+        return {"role": LEADER, **({"term": self._seat.term} if self._seat.term else {})}
 
     async def events(self, request: Request) -> Response:
         text = request.headers.get("last-event-id") or request.query_params.get("after") or ""
@@ -106,10 +139,17 @@ class FleetApi:
         return json_response({"role": caller.role, "user": caller.user})
 
     async def health(self, request: Request) -> Response:
-        return json_response({"status": "ok", "version": __version__})
+        """Not without knowing that it leads: a hub that was paused would say so of itself for ever."""
+        await self._seat.confirm()
+        return json_response({"status": "ok", "version": __version__, **self._standing()})
 
     async def metrics(self, request: Request) -> Response:
-        return Response(self._metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+        text = await self._loop.look(lambda *_: self._metrics.text())
+        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def hub_documents(hubs: list[HubSeen]) -> list[Document]:
+    return [{"url": hub.url, "role": hub.role, "connected": hub.connected, "version": hub.version} for hub in hubs]
 
 
 def _may_see(caller: Caller, record: FeedRecord) -> bool:

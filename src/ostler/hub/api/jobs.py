@@ -1,5 +1,6 @@
 """Jobs over HTTP: submit, look, cancel, requeue."""
 
+import asyncio
 import hashlib
 import time
 from collections.abc import Callable
@@ -24,10 +25,11 @@ from ostler.hub.feed import Feed
 from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
 from ostler.ledger.base import JobView, Ledger
-from ostler.store.blobs import BlobStore
+from ostler.store.blobs import Objects
 
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 MAX_BATCH_JOBS = 20_000
+DECODED_AT_ONCE = 200
 MAX_WAIT_S = 60.0
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
@@ -45,7 +47,7 @@ class Target(msgspec.Struct):
 
 
 class JobsApi:
-    def __init__(self, loop: Loop, feed: Feed, blobs: BlobStore, templates: Templates) -> None:
+    def __init__(self, loop: Loop, feed: Feed, blobs: Objects, templates: Templates) -> None:
         self._loop = loop
         self._feed = feed
         self._blobs = blobs
@@ -57,8 +59,8 @@ class JobsApi:
         body = await read_body(request, MAX_BATCH_BYTES)
         caller = caller_of(request)
         many = body.lstrip()[:1] == b"["
-        specs = _decode_many(body, self._templates) if many else [_decode_one(body, self._templates)]
-        jobs = [_submitted(spec, caller) for spec in specs]
+        specs = [] if many else [_decode_one(body, self._templates)]
+        jobs = await self._many(body, caller) if many else [_submitted(specs[0], caller)]
         key = request.headers.get("idempotency-key", "")
         receipt = None
         if key:
@@ -69,9 +71,18 @@ class JobsApi:
         if many:
             return json_response({"ids": answer.ids}, status)
         ident = answer.ids[0]
-        known = {} if answer.created else await self._loop.read(lambda ledger: ledger.jobs([ident]))
-        state = known[ident].state if ident in known else states.PENDING
+        state = states.PENDING if answer.created else await self._loop.read(lambda ledger: _state_of(ledger, ident))
         return json_response({"id": ident, "state": state, "notes": _notes(specs[0])}, status)
+
+    async def _many(self, body: bytes, caller: Caller) -> list[NewJob]:
+        jobs: list[NewJob] = []
+        for position, raw in enumerate(_raw_specs(body)):
+            if position % DECODED_AT_ONCE == 0:
+                await asyncio.sleep(0)  # thousands of specs must not keep workers waiting
+            where = f"[{position}]."
+            spec = decode_spec(self._templates.resolve(bytes(raw), where), where)
+            jobs.append(_submitted(spec, caller))
+        return jobs
 
     async def listing(self, request: Request) -> Response:
         caller = caller_of(request)
@@ -196,6 +207,14 @@ def _progress(fleet: Fleet, task_id: str) -> object:
     return task.holder.progress if task is not None and task.holder is not None else None
 
 
+def _state_of(ledger: Ledger, job_id: str) -> str:
+    """Of one that is there, or was."""
+    found = ledger.jobs([job_id]) or ledger.departed([job_id])
+    if job_id not in found:
+        raise NotFound(f"the job {job_id} of this Idempotency-Key has ended and is gone; use a new key to run it again")
+    return found[job_id].state
+
+
 def resolve(ledger: Ledger, text: str, user: str) -> Target | None:
     found = _resolve_job(ledger, text, user)
     if found is not None:
@@ -229,7 +248,7 @@ def _decode_one(body: bytes, templates: Templates) -> JobSpec:
     return decode_spec(templates.resolve(body))
 
 
-def _decode_many(body: bytes, templates: Templates) -> list[JobSpec]:
+def _raw_specs(body: bytes) -> list[msgspec.Raw]:
     try:
         raw = _raw_list.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -238,8 +257,7 @@ def _decode_many(body: bytes, templates: Templates) -> list[JobSpec]:
         raise BadInput(
             f"{len(raw)} specs in one submit; at most {MAX_BATCH_JOBS} are taken", [("body", "too many specs")]
         )
-    named = [(bytes(one), f"[{position}].") for position, one in enumerate(raw)]
-    return [decode_spec(templates.resolve(one, where), where) for one, where in named]
+    return raw
 
 
 def _must_be_json(body: bytes) -> None:

@@ -15,6 +15,7 @@ from ostler.hub.feed import Feed
 from ostler.hub.logs import Logs
 from ostler.hub.loop import Loop
 from ostler.store.blobs import BlobStore
+from ostler.store.streaming import pump
 
 
 class LogsApi:
@@ -77,13 +78,23 @@ class LogsApi:
             raise NotAllowed(f"this token is {caller.user}'s; that attempt is {worker}'s")
         offset = number_in_query(request, "offset", 0, 0, 2**62)
         gap = number_in_query(request, "gap", 0, 0, 2**62)
-        size = self._logs.append(attempt, offset, b"", gap) if gap else offset
-        async for chunk in request.stream():
-            if chunk:
-                size = self._logs.append(attempt, size, chunk)
-        if request.query_params.get("final") == "1":
+        final = request.query_params.get("final") == "1"
+        ending = final or request.query_params.get("ending") == "1"
+        size = await self._append(attempt, offset, request.stream(), gap, ending)
+        if final:
             self._logs.completed(attempt)
-        return json_response({"size": self._logs.append(attempt, size, b"")})
+        reached = self._logs.store.reached(attempt)
+        return json_response({"size": size} | ({"reached": reached} if reached != size else {}))
+
+    async def _append(self, attempt: str, size: int, stream: AsyncIterator[bytes], gap: int, ending: bool) -> int:
+        """What has come of an upload that is cut is kept, and it goes on from there."""
+
+        async def write(piece: list[bytes]) -> None:
+            nonlocal size, gap
+            size, gap = await self._logs.append(attempt, size, b"".join(piece), gap, ending), 0
+
+        await pump(stream, write)
+        return await self._logs.append(attempt, size, b"", gap, ending)
 
     async def _worker_of(self, task_id: str, attempt: str) -> str:
         def held(fleet: Fleet, _: float) -> str:

@@ -16,7 +16,8 @@ from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
-from ostler.domain.errors import BadInput, NotAllowed, NotAuthenticated, OstlerError, TooLarge, Unreadable
+from ostler.domain.errors import BadInput, NotAllowed, NotAuthenticated, NotLeading, OstlerError, TooLarge, Unreadable
+from ostler.domain.hubs import LEADER_HEADER
 from ostler.hub.access import Access, Caller
 from ostler.store.logs import WrongOffset
 
@@ -70,8 +71,11 @@ def problem(error: OstlerError) -> Response:
     if isinstance(error, BadInput) and error.errors:
         document["errors"] = [{"where": where, "what": what} for where, what in error.errors]
     if isinstance(error, WrongOffset):
-        document["size"] = error.size
+        document |= {"size": error.size} | ({"reached": error.reached} if error.reached != error.size else {})
     headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "5"}}.get(error.status)
+    if isinstance(error, NotLeading):
+        document["leader"] = error.leader or None
+        headers = {"Retry-After": "1", LEADER_HEADER: error.leader}
     return Response(_encode(document), error.status, headers, "application/problem+json")
 
 
@@ -199,20 +203,24 @@ class Gate:
         if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in self._open_paths):
             await self._app(scope, receive, send)
             return
-        brought = _brought(scope)
+        brought = brought_by(scope)
         caller = next((found for one in brought if (found := self._access.caller(one)) is not None), None)
         if caller is not None:
             scope["ostler.caller"] = caller
             await self._app(scope, receive, send)
             return
-        refused = problem(NotAuthenticated(self._access.refusal(brought[0])))
-        if scope["type"] == "websocket":
-            await WebSocket(scope, receive, send).send_denial_response(refused)
-        else:
-            await refused(scope, receive, send)
+        await denied(scope, receive, send, NotAuthenticated(self._access.refusal(brought[0])))
 
 
-def _brought(scope: Scope) -> list[str]:
+async def denied(scope: Scope, receive: Receive, send: Send, error: OstlerError) -> None:
+    """The same answer to a request and to a socket that would be opened."""
+    if scope["type"] == "websocket":
+        await WebSocket(scope, receive, send).send_denial_response(problem(error))
+    else:
+        await problem(error)(scope, receive, send)
+
+
+def brought_by(scope: Scope) -> list[str]:
     """An operator's token first, whatever came with it: an Authorization may be a proxy's."""
     headers = dict(reversed(list(scope["headers"])))
     operator = headers.get(b"x-operator-token", b"").decode("latin-1")

@@ -99,21 +99,24 @@ def _jobs(jobs: JobsApi, logs: LogsApi) -> list[Route]:
     one = "/v1/jobs/{id}"
     return [
         _post("/v1/jobs", jobs.submit, USERS, "Submit a job, or an array of them", body=JobSpec, status=201),
-        _get(
-            "/v1/jobs",
-            jobs.listing,
-            READERS,
-            "List jobs, newest first",
-            query=("state", "status", "name", "user", *PAGE),
-        ),
+        *jobs_in_the_ledger(jobs),
         _get(one, jobs.show, READERS, "Show a job or one task of an array", query=("wait",)),
-        _get(f"{one}/tasks", jobs.tasks, READERS, "List the tasks of an array", query=("after", "limit")),
         _get(f"{one}/logs", logs.read, READERS, "Read a job's log", query=("follow", "offset", "tail", "attempt")),
+        _post(f"{one}/cancel", jobs.cancel, USERS, "Cancel a job"),
+        _post(f"{one}/requeue", jobs.requeue, USERS, "Run a job again"),
+    ]
+
+
+def jobs_in_the_ledger(jobs: JobsApi) -> list[Route]:
+    """What can be answered without knowing the present."""
+    one = "/v1/jobs/{id}"
+    query = ("state", "status", "name", "user", *PAGE)
+    return [
+        _get("/v1/jobs", jobs.listing, READERS, "List jobs, newest first", query=query),
+        _get(f"{one}/tasks", jobs.tasks, READERS, "List the tasks of an array", query=("after", "limit")),
         _get(f"{one}/events", jobs.events, READERS, "List what has happened to a job", query=("after",)),
         _get(f"{one}/result", jobs.result, READERS, "Fetch the value that a function returned"),
         _post(f"{one}/results", jobs.results, READERS, "Fetch the values of several tasks of an array", body=Indices),
-        _post(f"{one}/cancel", jobs.cancel, USERS, "Cancel a job"),
-        _post(f"{one}/requeue", jobs.requeue, USERS, "Run a job again"),
     ]
 
 
@@ -128,12 +131,13 @@ def _foresight(foresight: ForesightApis) -> list[Route]:
 
 def _fleet(fleet: FleetApi) -> list[Route]:
     return [
-        _get("/v1/workers", fleet.workers, READERS, "List the workers", query=("backend",)),
+        _get("/v1/workers", fleet.workers, READERS, "List the workers", query=("backend", *PAGE)),
         _get("/v1/workers/{id}", fleet.worker, READERS, "Show a worker"),
         _post("/v1/workers/{id}/drain", fleet.drain, OPERATORS, "Close a worker to new work"),
         _post("/v1/workers/{id}/resume", fleet.resume, OPERATORS, "Open a drained worker again"),
         _get("/v1/status", fleet.status, READERS, "Show the fleet in a few numbers"),
         _get("/v1/events", fleet.events, READERS, "Follow every change as server-sent events", query=("after",)),
+        _get("/v1/hubs", fleet.hubs, (*READERS, *WORKERS), "List the hubs on this ledger"),
         _get("/v1/me", fleet.me, (*READERS, *WORKERS), "Say whose token this is"),
         _get("/v1/health", fleet.health, ANYONE, "Say that the hub is up"),
         _get("/metrics", fleet.metrics, READERS, "Prometheus metrics"),

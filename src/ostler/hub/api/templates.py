@@ -29,6 +29,8 @@ class Templates:
 
     def resolve(self, spec: bytes, where: str = "") -> bytes:
         """The whole spec; one that names no template, or cannot be read, as it came."""
+        if b"template" not in spec and b"\\" not in spec:
+            return spec  # the word can be spelled with escapes, too
         if len(spec) > MAX_SPEC_BYTES:
             return spec  # refused for that by whoever reads it
         try:

@@ -7,6 +7,7 @@ import msgspec
 
 from ostler.gateway import control
 from ostler.gateway.settings import GatewaySettings
+from ostler.hub.access import ANY_WORKER
 
 EVERY_S = 0.2
 """When many machines join together, one word for many of their tokens."""
@@ -25,7 +26,7 @@ class Callers:
         say: Callable[[control.ToRelay], None],
     ) -> None:
         self.configure(settings)
-        self._keys = keys
+        self._of_hub = keys
         self._now = now
         self._say = say
         self._said: list[control.KeySetup] = []
@@ -35,6 +36,9 @@ class Callers:
     def configure(self, settings: GatewaySettings) -> None:
         of_config = [msgspec.structs.replace(key, role=MAY_CALL) for key in settings.keys]
         self._settings = msgspec.structs.replace(settings, keys=of_config)
+
+    def _keys(self) -> list[control.KeySetup]:
+        return [_of_any_worker(key) for key in self._of_hub()]
 
     def tell(self) -> None:
         self._said = self._keys()
@@ -60,3 +64,9 @@ class Callers:
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _of_any_worker(key: control.KeySetup) -> control.KeySetup:
+    """A token that names no worker names none to the relay either."""
+    nobody = key.role == "worker" and key.user in ANY_WORKER
+    return msgspec.structs.replace(key, user="") if nobody else key

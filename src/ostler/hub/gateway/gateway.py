@@ -425,6 +425,17 @@ class Gateway:
         return in_the_way(self._loop.fleet, self._request_of(model), gone, self.now())
 
     async def unload(self, names: list[str]) -> list[str]:
+        """The models that have left, once they have."""
+        found = self.processes.stop_found(names)
+        for instance in found:
+            self.counts.stopped(instance.model, "unloaded")
+        unloaded = await self._unload_known(names)
+        for instance in found:
+            if instance.is_gone is not None:
+                await instance.is_gone.wait()
+        return sorted({*unloaded, *(one.model for one in found)})
+
+    async def _unload_known(self, names: list[str]) -> list[str]:
         self._refs += 1
         future: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
         self._unloads[self._refs] = future
@@ -437,10 +448,12 @@ class Gateway:
             self.errors.pop(name, None)
             self.wishes.ask(name)
 
-    def pin(self, name: str, pinned: bool) -> None:
-        """Until it is said otherwise. Who says what the configuration says too lets that count again."""
+    async def pin(self, name: str, pinned: bool) -> None:
+        """Until it is said otherwise, and durable then. Who says what the configuration says too lets that count
+        again."""
         self.memory.pin(name, None if pinned == self.settings.models[name].pinned else pinned)
         self._apply()
+        await self._loop.turn()
 
     def collect(self) -> Iterator[Metric]:
         queued = Counter(dict.fromkeys(self.settings.models, 0))

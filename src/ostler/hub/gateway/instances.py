@@ -48,6 +48,8 @@ class Instance(msgspec.Struct, kw_only=True, eq=False):
     timer: asyncio.TimerHandle | None = None
     """When its load has taken too long."""
     idle_timer: asyncio.TimerHandle | None = None
+    is_gone: asyncio.Event | None = None
+    """Somebody waits for its end."""
 
     @property
     def in_flight(self) -> int:

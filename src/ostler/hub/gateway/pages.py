@@ -140,12 +140,12 @@ class ModelsApi:
 
     async def pin(self, request: Request) -> Response:
         gateway, name = self._asked(request)
-        gateway.pin(name, True)
+        await gateway.pin(name, True)
         return json_response(_model(gateway, name))
 
     async def unpin(self, request: Request) -> Response:
         gateway, name = self._asked(request)
-        gateway.pin(name, False)
+        await gateway.pin(name, False)
         return json_response(_model(gateway, name))
 
     def _asked(self, request: Request) -> tuple[Gateway, str]:

@@ -103,6 +103,15 @@ class Processes:
             self._leaves(instance)
             self._cancel(instance, reason)
 
+    def stop_found(self, names: list[str]) -> list[Instance]:
+        """Those of an earlier hub that are not well, and of which the scheduler has not heard; of all models if none is
+        named."""
+        found = [one for one in self._instances.all() if one.phase == FOUND and (not names or one.model in names)]
+        for instance in found:
+            instance.is_gone = asyncio.Event()
+            self.stop(instance.load, "unloaded")
+        return found
+
     def _leaves(self, instance: Instance) -> None:
         instance.phase, instance.gate = STOPPING, SHUT
         if instance.timer is not None:
@@ -150,6 +159,8 @@ class Processes:
             if timer is not None:
                 timer.cancel()
         self._instances.drop(instance)
+        if instance.is_gone is not None:
+            instance.is_gone.set()
         if was in (LOADING, READY):
             self._went_wrong(instance)
         self._became(instance)
@@ -171,7 +182,7 @@ class Processes:
             return
         instance.host, instance.port = "127.0.0.1", held.port
         if self._loop.fleet.workers[held.worker_id].address not in LOOPBACK:
-            instance.way = Way(tunnel=True)
+            instance.way = Way(tunnel=True, worker=held.worker_id)
         if instance.timer is not None:
             instance.timer.cancel()
         was, instance.phase = instance.phase, READY

@@ -1,0 +1,37 @@
+"""Ostler, measured as the others are: hub and worker as processes of their own, this one is the client."""
+
+import tempfile
+from importlib.metadata import version
+from pathlib import Path
+
+from benchmarks.peers.measure import Peer, measure, tell
+from benchmarks.yard import array_submits, batched_submits, calls, hub, one_job, true_jobs, two_commits_ms, worker
+
+
+def nothing(number: int) -> int:
+    return number
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="ostler-bench-") as folder:
+        state = Path(folder)
+        tell(two_commits_ms=two_commits_ms(state))
+        with hub(state) as (client, process, url), worker(state, client, url, slots=2):
+            peer = Peer(
+                version=version("ostler"),
+                setup="as installed: SQLite with synchronous=FULL, acknowledged after the commit; a worker of 2 slots; "
+                "jobs in batches of 500 specs, calls by `map`",
+                jobs=lambda count: true_jobs(client, count),
+                calls={"map": lambda count: calls(client, nothing, count)},
+                once=lambda: one_job(client),
+                queue={
+                    "batches of 1,000 specs": lambda count: batched_submits(client, count),
+                    "arrays of 10,000": lambda count: array_submits(client, count),
+                },
+                processes=[process.pid],
+            )
+            measure(peer)
+
+
+if __name__ == "__main__":
+    main()

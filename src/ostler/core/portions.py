@@ -1,0 +1,37 @@
+"""Events that are large: a step that may pause, so that whoever runs it can do something else in between.
+
+Between two portions the fleet is neither as it was nor as it will be: nobody may decide by it, or write it down.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from itertools import islice
+from typing import TypeVar
+
+from ostler.core.effects import Effect
+
+AT_ONCE = 500
+"""Jobs in one portion: a few milliseconds."""
+
+T = TypeVar("T")
+Portions = Generator[None, None, list[Effect]]
+
+
+def is_whole(portion: Sequence[object]) -> bool:
+    """A pause is worth it: what is less is done at once."""
+    return len(portion) == AT_ONCE
+
+
+def in_portions(things: Sequence[T]) -> Iterator[list[T]]:
+    rest = iter(things)
+    while some := list(islice(rest, AT_ONCE)):
+        yield some
+
+
+def whole(portions: Portions) -> list[Effect]:
+    """All of it at once."""
+    while True:
+        try:
+            next(portions)
+        except StopIteration as end:
+            effects: list[Effect] = end.value
+            return effects

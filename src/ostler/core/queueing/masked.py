@@ -1,0 +1,99 @@
+"""Keys in order, each with a mask: which is the first whose mask meets another?
+
+They stand in chunks, each with the union of its masks, so that a chunk in which nobody is meant costs one look. Those
+that came first are mostly those that nobody can serve; a plain search would meet all of them every time.
+"""
+
+from bisect import bisect_left, bisect_right
+from typing import Generic, TypeVar
+
+K = TypeVar("K", int, tuple[float, str])
+CHUNK = 32
+"""Keys in one, at most twice as many."""
+
+
+class _Chunk(Generic[K]):
+    __slots__ = ("keys", "masks", "union")
+
+    def __init__(self, keys: list[K], masks: list[int]) -> None:
+        self.keys: list[K] = keys
+        self.masks = masks
+        self.unite()
+
+    def unite(self) -> None:
+        union = 0
+        for mask in self.masks:
+            union |= mask
+        self.union = union
+
+
+class Masked(Generic[K]):
+    __slots__ = ("_chunks", "_lasts")
+
+    def __init__(self) -> None:
+        self._chunks: list[_Chunk[K]] = []
+        self._lasts: list[K] = []
+        """The last key of each."""
+
+    def __len__(self) -> int:
+        return sum(len(chunk.keys) for chunk in self._chunks)
+
+    def keys(self) -> list[K]:
+        return [key for chunk in self._chunks for key in chunk.keys]
+
+    def set(self, key: K, mask: int) -> None:
+        """Add a key, or give it another mask."""
+        if not self._chunks:
+            self._chunks.append(_Chunk([key], [mask]))
+            self._lasts.append(key)
+            return
+        number = min(bisect_left(self._lasts, key), len(self._chunks) - 1)
+        chunk = self._chunks[number]
+        place = bisect_left(chunk.keys, key)
+        if place < len(chunk.keys) and chunk.keys[place] == key:
+            chunk.masks[place] = mask
+            chunk.unite()
+            return
+        chunk.keys.insert(place, key)
+        chunk.masks.insert(place, mask)
+        chunk.union |= mask
+        self._lasts[number] = chunk.keys[-1]
+        if len(chunk.keys) > 2 * CHUNK:
+            self._split(number)
+
+    def _split(self, number: int) -> None:
+        chunk = self._chunks[number]
+        rest = _Chunk(chunk.keys[CHUNK:], chunk.masks[CHUNK:])
+        del chunk.keys[CHUNK:], chunk.masks[CHUNK:]
+        chunk.unite()
+        self._chunks.insert(number + 1, rest)
+        self._lasts[number : number + 1] = [chunk.keys[-1], rest.keys[-1]]
+
+    def remove(self, key: K) -> None:
+        number = bisect_left(self._lasts, key)
+        chunk = self._chunks[number]
+        place = bisect_left(chunk.keys, key)
+        del chunk.keys[place], chunk.masks[place]
+        if not chunk.keys:
+            del self._chunks[number], self._lasts[number]
+            return
+        chunk.unite()
+        self._lasts[number] = chunk.keys[-1]
+
+    def first(self, mask: int, after: K | None = None) -> K | None:
+        """The first key whose mask meets this one, of those that come after another."""
+        if not self._chunks:
+            return None
+        start = place = 0
+        if after is not None:
+            start = bisect_right(self._lasts, after)
+            place = bisect_right(self._chunks[start].keys, after) if start < len(self._chunks) else 0
+        for number in range(start, len(self._chunks)):
+            chunk = self._chunks[number]
+            if chunk.union & mask:
+                for at in range(place, len(chunk.keys)):
+                    if chunk.masks[at] & mask:
+                        found: K = chunk.keys[at]
+                        return found
+            place = 0
+        return None

@@ -1,0 +1,433 @@
+"""Tasks sent before there is room for them: in order, holding nothing, and given back to whoever comes first."""
+
+import pytest
+from tests.core.yard import Yard, capabilities, entry, holding
+
+from ostler.core import index
+from ostler.core.effects import AssignTask, CancelTask
+from ostler.domain.quota import Quota
+from ostler.domain.scheduling import Scheduling
+from ostler.domain.states import ASSIGNED, CANCELLED, ORPHANED, PENDING, RUNNING, SUCCEEDED
+from ostler.domain.worker import WAITING, Slots
+
+AHEAD = 4
+
+
+def fleet(*, ahead: int = AHEAD, slots: int = 1, runs: int = 12, ran_s: float = 0.005) -> Yard:
+    """One worker that takes tasks ahead, and a kind of job that is known to be short."""
+    yard = Yard()
+    yard.register("w", capabilities(cores=8, memory=64), slots=slots, ahead=ahead)
+    for number in range(runs):
+        yard.submit(f"known{number}")
+        yard.accept(f"known{number}")
+        yard.end(f"known{number}", run_s=ran_s)
+    return yard
+
+
+@pytest.fixture
+def yard() -> Yard:
+    return fleet()
+
+
+def ahead(yard: Yard) -> dict[str, str]:
+    """Those that wait for another's end, and for whose."""
+    held = yard.fleet.held.values()
+    return {one.task_id: one.after.task_id for one in held if one.after is not None}
+
+
+def called_back(yard: Yard) -> list[str]:
+    return [one.task_id for one in yard.of(CancelTask) if one.unstarted]
+
+
+def give_back(yard: Yard, *task_ids: str) -> None:
+    for task_id in task_ids:
+        yard.end(task_id, "returned", fault="drain", error="called back")
+
+
+def test_the_next_of_an_array_are_sent_behind_the_one_that_runs(yard: Yard) -> None:
+    yard.submit("a", array=10)
+    assert yard.assigned() == ["a.0", "a.1", "a.2", "a.3", "a.4"]
+    assert ahead(yard) == {"a.1": "a.0", "a.2": "a.1", "a.3": "a.2", "a.4": "a.3"}
+    assert [one.after for one in yard.of(AssignTask)] == [(), *((yard.attempt(f"a.{n}"),) for n in range(4))]
+    assert yard.states("a.0", "a.4") == [ASSIGNED, ASSIGNED]
+    assert yard.fleet.workers["w"].room.placed["batch"] == 1
+
+
+def test_the_next_jobs_of_a_lane_are_sent_in_order_of_arrival(yard: Yard) -> None:
+    for number in range(8):
+        yard.submit(f"j{number}")
+    yard.end("j0", run_s=0.01)
+    assert ahead(yard) == {"j2": "j1", "j3": "j2", "j4": "j3", "j5": "j4"}
+
+
+def test_whoever_is_sent_ahead_has_the_room_of_the_one_before_it_at_its_end(yard: Yard) -> None:
+    yard.submit("a", array=2, min_cpu_cores=3, min_memory_gb=4)
+    yard.accept("a.0")
+    room = yard.free("w")
+    yard.end("a.0", run_s=0.01)
+    assert yard.free("w") == room
+    assert (yard.state("a.1"), ahead(yard)) == (ASSIGNED, {})
+    yard.accept("a.1")
+    assert yard.state("a.1") == RUNNING
+    yard.end("a.1", run_s=0.01)
+    assert yard.free("w") == (8000, 64 * 1024, ())
+
+
+def test_a_place_that_is_freed_is_filled_up_again(yard: Yard) -> None:
+    yard.submit("a", array=10)
+    yard.end("a.0", run_s=0.01)
+    assert ahead(yard) == {"a.2": "a.1", "a.3": "a.2", "a.4": "a.3", "a.5": "a.4"}
+
+
+def test_two_places_are_filled_alike() -> None:
+    yard = fleet(slots=2)
+    yard.submit("a", array=10)
+    assert ahead(yard) == {"a.2": "a.0", "a.3": "a.1", "a.4": "a.2", "a.5": "a.3"}
+
+
+def test_a_plain_worker_is_sent_nothing_beyond_its_room() -> None:
+    yard = fleet(ahead=0)
+    yard.submit("a", array=10)
+    assert yard.assigned() == ["a.0"]
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"preemptible": True},
+        {"on_lost_contact": "stop"},
+        {"snapshot_id": "a" * 64},
+        {"job_tier": "training"},
+        {"command": ["unknown"]},
+    ],
+)
+def test_only_short_plain_tasks_go_ahead(yard: Yard, spec: dict[str, object]) -> None:
+    if "job_tier" in spec or "command" in spec:
+        yard = fleet(runs=0)
+    yard.submit("a", array=10, **{key: value for key, value in spec.items() if key != "command"})
+    assert ahead(yard) == {}
+
+
+def test_a_kind_that_takes_long_does_not_go_ahead() -> None:
+    yard = fleet(ran_s=5.0)
+    yard.submit("a", array=10)
+    assert ahead(yard) == {}
+
+
+def test_what_waits_for_one_place_takes_no_longer_than_a_moment() -> None:
+    yard = fleet(ran_s=0.15)
+    yard.submit("a", array=10)
+    assert 1 <= len(ahead(yard)) <= 3
+
+
+def test_no_more_is_sent_while_another_user_waits_for_such_room(yard: Yard) -> None:
+    yard.submit("long", user_id="ann")
+    yard.submit("b", user_id="bob")
+    yard.submit("a", user_id="ann", array=10)
+    assert ahead(yard) == {}
+
+
+def test_another_user_who_comes_to_wait_has_those_ahead_called_back(yard: Yard) -> None:
+    yard.submit("a", array=10)
+    yard.accept("a.0")
+    yard.submit("b", user_id="bob")
+    assert called_back(yard) == ["a.4", "a.3", "a.2", "a.1"]
+    assert yard.state("a.1") == ASSIGNED
+    give_back(yard, "a.4", "a.3", "a.2", "a.1")
+    assert yard.states("a.1", "a.4") == [PENDING, PENDING]
+    assert yard.task("a.1").losses == 0
+    yard.end("a.0", run_s=0.01)
+    assert yard.state("b") == ASSIGNED
+
+
+def test_higher_priority_that_comes_to_wait_has_those_ahead_called_back(yard: Yard) -> None:
+    yard.submit("a", array=3)
+    yard.submit("urgent", priority=5)
+    assert called_back(yard) == ["a.2", "a.1"]
+
+
+def test_lower_priority_that_comes_to_wait_changes_nothing(yard: Yard) -> None:
+    yard.submit("a", array=3)
+    yard.submit("later", priority=-5, user_id="bob")
+    assert called_back(yard) == []
+    assert len(ahead(yard)) == 2
+
+
+def test_one_that_needs_what_that_room_is_not_changes_nothing(yard: Yard) -> None:
+    yard.submit("a", array=3)
+    yard.submit("large", priority=5, min_cpu_cores=64)
+    assert called_back(yard) == []
+
+
+def test_one_that_has_begun_before_it_could_be_called_back_goes_on(yard: Yard) -> None:
+    yard.submit("a", array=3)
+    yard.accept("a.0")
+    yard.submit("urgent", priority=5)
+    assert called_back(yard) == ["a.2", "a.1"]
+    give_back(yard, "a.2")
+    yard.end("a.0", run_s=0.01)
+    assert yard.state("urgent") == PENDING  # the room may be in use: it is a.1's until its worker has answered
+    yard.accept("a.1")
+    assert yard.states("a.1", "a.2") == [RUNNING, PENDING]
+    yard.end("a.1", run_s=0.01)
+    assert yard.states("a.1", "urgent") == [SUCCEEDED, ASSIGNED]
+
+
+def test_a_call_that_finds_nothing_there_costs_the_task_nothing(yard: Yard) -> None:
+    yard.submit("a", array=2)
+    yard.submit("urgent", priority=5)
+    yard.end("a.1", "cancelled", error="not on this worker")
+    assert (yard.state("a.1"), yard.task("a.1").losses) == (PENDING, 0)
+
+
+def test_a_start_tells_that_those_before_it_are_gone(yard: Yard) -> None:
+    yard.submit("a", array=3, min_cpu_cores=2)
+    yard.accept("a.0")
+    yard.accept("a.2")
+    assert yard.free("w")[0] == 6000
+    assert ahead(yard) == {}
+    yard.end("a.0", run_s=0.01)
+    yard.end("a.1", run_s=0.01)
+    assert yard.states("a.0", "a.1", "a.2") == [SUCCEEDED, SUCCEEDED, RUNNING]
+    yard.end("a.2", run_s=0.01)
+    assert yard.free("w")[0] == 8000
+
+
+def test_an_end_that_comes_before_that_of_the_one_before_it_counts(yard: Yard) -> None:
+    yard.submit("a", array=4)
+    yard.end("a.1", run_s=0.01)
+    assert (yard.state("a.1"), ahead(yard)) == (SUCCEEDED, {"a.3": "a.2"})
+    yard.end("a.0", run_s=0.01)
+    assert yard.state("a.0") == SUCCEEDED
+
+
+def test_acceptance_counts_from_the_end_of_the_one_before(yard: Yard) -> None:
+    yard.submit("a", array=2)
+    yard.accept("a.0")
+    yard.wait(60)
+    assert yard.state("a.1") == ASSIGNED
+    yard.end("a.0", run_s=60.0)
+    sent = yard.attempt("a.1")
+    yard.wait(29)
+    assert yard.attempt("a.1") == sent
+    yard.wait(2)
+    assert yard.ledger.attempts_of("a.1")[0].reason == "w did not accept it within 30 s"
+
+
+def test_a_worker_that_accepts_nothing_keeps_nobody_behind_it(yard: Yard) -> None:
+    yard.submit("a", array=5)
+    yard.drain("w")
+    yard.wait(31)
+    assert yard.states(*(f"a.{n}" for n in range(5))) == [PENDING] * 5
+    assert yard.free("w") == (8000, 64 * 1024, ())
+
+
+def test_a_user_counts_for_what_runs_and_not_for_what_is_ahead(yard: Yard) -> None:
+    yard.fleet.quotas.users["ann"] = Quota(running_jobs=2)
+    yard.submit("a", array=5)
+    assert yard.fleet.running_of["ann"][0] == 1
+    yard.accept("a.0")
+    yard.end("a.0", run_s=0.01)
+    assert yard.fleet.running_of["ann"][0] == 1
+
+
+def test_a_start_is_charged_when_it_takes_room(yard: Yard) -> None:
+    yard.submit("a", array=5)
+    before = yard.fleet.usage.of("ann")
+    assert len(ahead(yard)) == 4
+    yard.end("a.0", run_s=0.01)
+    assert yard.fleet.usage.of("ann") > before
+
+
+def test_one_that_is_cancelled_ahead_shows_at_once_and_those_behind_it_come_back(yard: Yard) -> None:
+    yard.submit("a", array=4)
+    yard.accept("a.0")
+    yard.cancel("a", 1)
+    assert yard.state("a.1") == CANCELLED
+    assert called_back(yard) == ["a.3", "a.2"]
+    give_back(yard, "a.3", "a.2")
+    yard.end("a.1", "cancelled")
+    assert yard.state("a.1") == CANCELLED
+    assert yard.fleet.workers["w"].room.placed["batch"] == 1
+
+
+def test_one_that_is_requeued_ahead_runs_once_its_worker_has_let_it_go(yard: Yard) -> None:
+    yard.submit("a", array=2)
+    yard.accept("a.0")
+    old = yard.attempt("a.1")
+    yard.requeue("a", 1)
+    assert yard.state("a.1") == PENDING
+    yard.end("a.1", "cancelled", attempt=old)
+    yard.end("a.0", run_s=0.01)
+    assert yard.attempt("a.1") != old
+
+
+def test_a_drained_worker_gives_back_what_it_was_sent_ahead(yard: Yard) -> None:
+    yard.submit("a", array=3)
+    yard.drain("w")
+    assert called_back(yard) == ["a.2", "a.1"]
+
+
+def test_a_worker_that_went_silent_has_its_tasks_ahead_orphaned_with_the_others(yard: Yard) -> None:
+    yard.submit("a", array=3)
+    yard.accept("a.0")
+    yard.leave("w")
+    assert yard.states("a.0", "a.1", "a.2") == [ORPHANED] * 3
+    yard.wait(31)
+    assert yard.states("a.0", "a.1", "a.2") == [PENDING] * 3
+    assert [yard.task(f"a.{n}").losses for n in range(3)] == [1, 0, 0]
+
+
+def test_a_worker_that_comes_back_hands_back_what_has_not_begun(yard: Yard) -> None:
+    yard.submit("a", array=3)
+    yard.accept("a.0")
+    first, second, third = (yard.attempt(f"a.{n}") for n in range(3))
+    yard.leave("w")
+    account = holding(("a.0", first)) + holding(("a.1", second), ("a.2", third), state=WAITING)
+    yard.register("w", holds=account, ahead=AHEAD)
+    assert list(dict.fromkeys(called_back(yard))) == ["a.2", "a.1"]
+    assert yard.states("a.0", "a.1") == [RUNNING, ORPHANED]
+    give_back(yard, "a.2", "a.1")
+    assert yard.states("a.1", "a.2") == [PENDING, PENDING]
+
+
+def test_a_worker_that_comes_back_without_them_has_them_no_more(yard: Yard) -> None:
+    yard.submit("a", array=3)
+    yard.accept("a.0")
+    yard.leave("w")
+    yard.register("w", boot_id="other")
+    assert yard.states("a.0", "a.1", "a.2") == [PENDING] * 3
+    assert [yard.task(f"a.{n}").losses for n in range(3)] == [1, 0, 0]
+
+
+def test_a_hub_that_restarts_holds_their_room_until_it_knows_better(yard: Yard) -> None:
+    yard.submit("a", array=3, min_cpu_cores=2)
+    yard.accept("a.0")
+    account = holding(("a.0", yard.attempt("a.0")))
+    account += holding(*((f"a.{n}", yard.attempt(f"a.{n}")) for n in (1, 2)), state=WAITING)
+    yard.restart()
+    assert yard.states("a.0", "a.1", "a.2") == [ORPHANED] * 3
+    assert yard.free("w")[0] == 2000
+    yard.register("w", holds=account, slots=1, ahead=AHEAD)
+    give_back(yard, "a.2", "a.1")
+    assert yard.free("w")[0] == 6000
+    yard.end("a.0", run_s=0.01)
+    assert yard.state("a.1") == ASSIGNED
+
+
+def test_a_heartbeat_that_lacks_one_that_was_sent_ahead_has_it_sent_again(yard: Yard) -> None:
+    yard.submit("a", array=2)
+    yard.beat("w", holding(("a.0", yard.attempt("a.0"))))
+    assert [(one.task_id, one.after) for one in yard.of(AssignTask)] == [("a.1", (yard.attempt("a.0"),))]
+
+
+def test_a_heartbeat_that_shows_it_waiting_changes_nothing(yard: Yard) -> None:
+    yard.submit("a", array=2)
+    account = holding(("a.0", yard.attempt("a.0"))) + holding(("a.1", yard.attempt("a.1")), state=WAITING)
+    yard.beat("w", account)
+    assert (yard.of(AssignTask), yard.of(CancelTask)) == ([], [])
+    assert yard.state("a.1") == ASSIGNED
+
+
+def test_one_that_waits_and_was_called_back_is_called_again_until_it_is_answered(yard: Yard) -> None:
+    yard.submit("a", array=2)
+    yard.submit("urgent", priority=5)
+    account = holding(("a.0", yard.attempt("a.0"))) + holding(("a.1", yard.attempt("a.1")), state=WAITING)
+    yard.beat("w", account)
+    assert called_back(yard) == ["a.1"]
+
+
+def test_one_that_nobody_knows_and_that_waits_takes_no_room(yard: Yard) -> None:
+    yard.beat("w", holding(("ghost", "old"), state=WAITING))
+    assert yard.cancelled() == [("w", "old")]
+    assert yard.fleet.workers["w"].room.placed["batch"] == 0
+
+
+def test_a_worker_with_nothing_to_do_gets_half_of_the_longest_line() -> None:
+    yard = fleet(ran_s=0.05)
+    yard.submit("a", array=5)
+    assert len(ahead(yard)) == 4
+    yard.register("idle", capabilities(cores=8, memory=64))
+    yard.beat("idle", slots=Slots(batch_total=1))
+    assert called_back(yard) == ["a.4", "a.3"]
+    give_back(yard, "a.4", "a.3")
+    assert yard.where("a.4") == "idle"
+
+
+def test_why_says_what_one_that_was_sent_ahead_waits_for(yard: Yard) -> None:
+    yard.submit("a", array=2)
+    holder = yard.holder("a.1")
+    assert holder is not None
+    assert holder.why == "sent ahead: it starts on w when a.0 ends"
+    assert yard.ledger.attempts_of("a.1")[0].why == holder.why
+
+
+def test_nobody_is_sent_behind_one_that_its_worker_was_told_to_let_go(yard: Yard) -> None:
+    yard.submit("a", array=2)
+    yard.accept("a.0")
+    old = yard.attempt("a.1")
+    yard.cancel("a", 1)
+    yard.submit("b", array=3)
+    assert ahead(yard) == {"a.1": "a.0"}
+    yard.end("a.1", "cancelled", attempt=old, worker="w")
+    assert ahead(yard) == {"b.0": "a.0", "b.1": "b.0", "b.2": "b.1"}
+
+
+def test_one_that_failed_before_its_turn_leaves_the_room_to_the_one_that_runs(yard: Yard) -> None:
+    yard.submit("a", array=3, min_cpu_cores=2)
+    yard.accept("a.0")
+    yard.end("a.1", "failed", error="the function could not be fetched: not found")
+    assert yard.free("w")[0] == 6000
+    assert ahead(yard) == {"a.2": "a.0"}
+
+
+def test_short_ones_do_not_wait_for_the_end_of_a_long_one() -> None:
+    yard = fleet(slots=2)
+    yard.submit("long", name="long")
+    yard.accept("long")
+    yard.submit("a", array=4)
+    assert ahead(yard) == {"a.1": "a.0", "a.2": "a.1", "a.3": "a.2"}
+
+
+def test_one_that_was_thought_to_be_short_keeps_nobody_waiting_for_long() -> None:
+    yard = fleet(slots=2)
+    yard.submit("a", array=4)
+    assert ahead(yard) == {"a.2": "a.0", "a.3": "a.1"}
+    yard.accept("a.0")
+    yard.accept("a.1")
+    yard.end("a.1", run_s=0.01)
+    yard.accept("a.3")
+    yard.end("a.3", run_s=0.01)
+    assert called_back(yard) == []
+    yard.wait(5)
+    account = holding(("a.0", yard.attempt("a.0"))) + holding(("a.2", yard.attempt("a.2")), state=WAITING)
+    yard.beat("w", account)
+    assert called_back(yard) == ["a.2"]
+    give_back(yard, "a.2")
+    assert (yard.state("a.2"), ahead(yard)) == (ASSIGNED, {})
+
+
+def test_machines_are_not_held_for_a_job_whose_last_task_was_sent_ahead() -> None:
+    yard = fleet(ahead=1)
+    yard.fleet.policy, yard.fleet.holds.look_at = Scheduling(hold_after_s=0.5), 0.0
+    yard.register("busy", capabilities(cores=8, memory=128), slots=1)
+    yard.submit("other", min_memory_gb=100)
+    yard.accept("other")
+    yard.cancel("other")
+    yard.submit("a", array=3)
+    yard.accept("a.0")
+    yard.wait(1)
+    assert list(yard.fleet.holds.on) == ["busy"]
+    yard.end("a.0", run_s=0.01)
+    assert (ahead(yard), yard.fleet.holds.on) == ({"a.2": "a.1"}, {})
+
+
+def test_whoever_comes_to_wait_and_is_altered_in_the_same_breath_is_looked_at_as_it_is(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index, "MAX_IDLE_SHAPES", 0)
+    yard.submit("a", array=3)
+    yard.turn(
+        yard.following(entry("m", min_cpu_cores=1, priority=1)), yard.following(entry("m", min_cpu_cores=2, priority=1))
+    )
+    assert called_back(yard) == ["a.2", "a.1"]

@@ -1,0 +1,135 @@
+"""A ledger's backup while its hub runs, its return, and what the doctor says meanwhile."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from shutil import copyfile
+
+import pytest
+from tests.e2e.paddock import Paddock, paddock
+
+from ostler.domain.errors import LedgerError
+from ostler.hub import keeping
+from ostler.ledger.sqlite import SqliteLedger
+from ostler.ledger.sqlite_file import take_lock
+
+
+@pytest.fixture
+def yard(tmp_path: Path) -> Iterator[Paddock]:
+    with paddock(tmp_path) as made:
+        yield made
+
+
+def test_a_backup_brings_the_ledger_back_as_it_was_then(yard: Paddock, tmp_path: Path) -> None:
+    file = tmp_path / "backup.db"
+    before = yard.hub.submit({"command": ["true"]})["id"]
+    yard.run("backup", str(file))
+    assert file.stat().st_mode & 0o077 == 0, "specs hold what users put into environments"
+    after = yard.hub.submit({"command": ["true"]})["id"]
+    assert "is there already" in yard.run("backup", str(file), code=2).stderr
+    assert "another hub uses this ledger" in yard.run("restore", str(file), code=1).stderr
+    assert yard.hub.job(after)["state"] == "pending", "nothing was touched"
+    yard.terminate("hub")
+    assert "ostler.db.replaced-1" in yard.run("restore", str(file)).stderr
+    yard.start_hub()
+    assert [job["id"] for job in yard.hub.all_jobs()] == [before]
+    assert yard.run("doctor").stdout.count("ok ") == 4
+
+
+def test_what_is_no_sound_ledger_does_not_take_the_place_of_one(yard: Paddock, tmp_path: Path) -> None:
+    job_id = yard.hub.submit({"command": ["true"]})["id"]
+    yard.terminate("hub")
+    for text in (b"", b"no ledger at all", (yard.state / "ostler.db").read_bytes()[:5000]):
+        (tmp_path / "file").write_bytes(text)
+        assert yard.run("restore", str(tmp_path / "file"), code=1).stderr.startswith("ostler: ")
+    assert "there is no backup" in yard.run("restore", str(tmp_path / "none"), code=5).stderr
+    yard.start_hub()
+    assert yard.hub.job(job_id)["state"] == "pending"
+
+
+def test_the_doctor_says_what_is_not_well(tmp_path: Path) -> None:
+    yard = Paddock(tmp_path)
+    yard.state.mkdir()
+    (yard.state / "admin.token").write_text("secret")
+    (yard.state / "ostler.db").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    found = json.loads(yard.run("doctor", "--hub", "http://127.0.0.1:1", "--json", code=1).stdout)["findings"]
+    assert {finding["what"]: finding["ok"] for finding in found} == {
+        "state": True,
+        "token": False,
+        "ledger": False,
+        "hub": False,
+    }
+    assert "chmod 600" in found[1]["told"] and "secret" not in str(found)
+
+
+def test_a_ledger_that_was_put_aside_comes_back_with_its_last_commits(yard: Paddock, tmp_path: Path) -> None:
+    yard.run("backup", str(tmp_path / "backup.db"))
+    job_id = yard.hub.submit({"command": ["true"]})["id"]
+    yard.kill("hub")  # which leaves the newest commits in the log beside the file
+    yard.run("restore", str(tmp_path / "backup.db"))
+    yard.run("restore", str(yard.state / "ostler.db.replaced-1"))
+    yard.start_hub()
+    assert [job["id"] for job in yard.hub.all_jobs()] == [job_id]
+
+
+def test_commands_find_the_hub_by_its_folder_and_what_lies_beside_a_database_is_no_ledger(
+    yard: Paddock, tmp_path: Path
+) -> None:
+    yard.environment["OSTLER_STATE_DIR"] = str(tmp_path / "another")
+    del yard.environment["OSTLER_HUB"]
+    state = ("--state-dir", str(yard.state))
+    assert yard.run("doctor", *state).stdout.count("ok ") == 4
+    assert "jobs" in json.loads(yard.run("status", *state, "--json").stdout)
+    yard.terminate("hub")
+    held = take_lock(yard.state / "hub")  # as a hub does whose ledger is a database
+    try:
+        for command in (("backup", str(tmp_path / "file")), ("restore", str(yard.state / "ostler.db"))):
+            assert "keeps its ledger in a database" in yard.run(*command, *state, code=2).stderr
+        assert "keeps its ledger in a database" in yard.run("doctor", *state, code=1).stdout
+    finally:
+        os.close(held)
+    told = yard.run("backup", str(tmp_path / "file"), "--ledger", "postgresql://u@h/db", "--store", "/srv", code=2)
+    assert "postgresql://u@h/db" in told.stderr and "umask 077; pg_dump" in told.stderr and "/srv" in told.stderr
+
+
+def test_a_backup_that_is_made_meanwhile_is_not_taken_for_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = keeping.Place(tmp_path, tmp_path, "")
+    SqliteLedger(where.file).close()
+    copy = keeping._copy
+
+    def with_another_half_way(source: Path, target: Path) -> None:
+        monkeypatch.setattr(keeping, "_copy", lambda source, target: target.write_bytes(b"half") and os._exit(0))
+        copy(source, target)
+        if os.fork() == 0:
+            keeping.backup(where, tmp_path / "backup.db")
+        os.wait()
+
+    monkeypatch.setattr(keeping, "_copy", with_another_half_way)
+    keeping.backup(where, tmp_path / "backup.db")
+    assert keeping.restore(where, tmp_path / "backup.db") is not None
+
+
+def test_a_ledger_that_was_half_put_aside_is_not_taken_for_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ostler.db"
+    with closing(SqliteLedger(tmp_path / "first.db")) as open_one:
+        assert open_one.load().last_job_seq == 0
+        for suffix in ("", "-wal"):  # as after a kill
+            copyfile(tmp_path / f"first.db{suffix}", tmp_path / f"ostler.db{suffix}")
+    rename, renamed = Path.rename, list[Path]()
+
+    def crash_at_the_second(part: Path, target: Path) -> Path:
+        renamed.append(part)
+        assert len(renamed) < 2, "crashed"
+        return rename(part, target)
+
+    monkeypatch.setattr(Path, "rename", crash_at_the_second)
+    with pytest.raises(AssertionError, match="crashed"):
+        keeping._put_aside(file)
+    with pytest.raises(LedgerError, match="is gone, but its log"):
+        SqliteLedger(file)

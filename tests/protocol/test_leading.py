@@ -1,0 +1,89 @@
+"""Nothing leaves a hub that cannot say that it leads."""
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from ostler.core.effects import Effect
+from ostler.core.events import JobsSubmitted, NewJob
+from ostler.core.fleet import Fleet
+from ostler.domain.errors import Deposed, LedgerError
+from ostler.domain.job import decode_spec
+from ostler.domain.records import Changes
+from ostler.hub.api.jobs import new_job
+from ostler.hub.clock import SystemClock
+from ostler.hub.ids import new_attempt_id
+from ostler.hub.loop import Loop
+from ostler.ledger.memory import MemoryLedger
+
+
+class Yard:
+    def __init__(self) -> None:
+        self.performed: list[Effect] = []
+        self.leads = True
+        self.loop = Loop(Fleet(new_attempt_id), MemoryLedger(), self._perform, SystemClock())
+        self.loop.confirm = self._confirm
+
+    async def _perform(self, changes: Changes, effects: list[Effect]) -> None:
+        self.performed += effects
+
+    async def _confirm(self) -> None:
+        if not self.leads:
+            raise Deposed("another hub leads now")
+
+    async def submit(self, name: str) -> Any:
+        return await self.loop.ask(lambda ref: JobsSubmitted(ref=ref, jobs=[job(name)]))
+
+
+def job(name: str) -> NewJob:
+    spec = decode_spec(b'{"command": ["true"]}')
+    spec.id, spec.user_id = name, "ann"
+    return new_job(spec)
+
+
+async def test_what_was_committed_is_neither_told_nor_done_if_another_leads_by_then() -> None:
+    yard = Yard()
+    running = asyncio.create_task(yard.loop.run())
+    await yard.submit("first")
+    told = len(yard.performed)
+    yard.leads = False
+    with pytest.raises(LedgerError, match="ask again"):
+        await yard.submit("second")
+    with pytest.raises(Deposed):
+        await running
+    assert len(yard.performed) == told
+
+
+async def test_memory_is_not_looked_at_by_a_hub_that_does_not_lead() -> None:
+    yard = Yard()
+    assert await yard.loop.look(lambda fleet, _: len(fleet.workers)) == 0
+    yard.leads = False
+    with pytest.raises(Deposed):
+        await yard.loop.look(lambda fleet, _: len(fleet.workers))
+
+
+async def test_what_a_failed_commit_has_left_in_memory_is_shown_to_nobody() -> None:
+    yard = Yard()
+    running = asyncio.create_task(yard.loop.run())
+    await yard.submit("first")
+
+    begun, over = threading.Event(), threading.Event()
+
+    def fails(_: Changes) -> None:
+        begun.set()
+        over.wait(20)
+        raise LedgerError("the disk is full")
+
+    yard.loop.ledger.commit = fails  # type: ignore[method-assign]
+    asked = asyncio.create_task(yard.submit("second"))
+    await asyncio.to_thread(begun.wait, 20)
+    looked = asyncio.create_task(yard.loop.look(lambda fleet, _: len(fleet.jobs)))
+    await asyncio.sleep(0)
+    over.set()
+    for waits in (asked, looked):
+        with pytest.raises(LedgerError, match="ask again"):
+            await waits
+    with pytest.raises(LedgerError, match="disk is full"):
+        await running
