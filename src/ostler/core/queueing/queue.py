@@ -9,8 +9,8 @@ put right when it is met, and a charge costs nothing here.
 
 import math
 from bisect import insort
-from collections.abc import Callable, Iterator, Mapping
-from heapq import nsmallest
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -127,6 +127,13 @@ class UserLanes:
         """The one that came first of these shapes."""
         seq = self._heads.first(shapes)
         return None if seq is None else self._first[seq]
+
+    def by_arrival(self, shapes: int) -> Iterator["Job"]:
+        """The first of each lane of these shapes."""
+        seq = self._heads.first(shapes)
+        while seq is not None:
+            yield self._first[seq]
+            seq = self._heads.first(shapes, seq)
 
 
 class Band:
@@ -298,8 +305,7 @@ class Queue:
         found: list[Job] = []
         for key in self._order:
             users = self._bands[key].users.values()
-            lanes = (lane.first for user in users for lane in user.lanes.values() if lane.first is not None)
-            found += nsmallest(most - len(found), lanes, key=_arrival)
+            found += _first_of_all((user.by_arrival(user.shapes) for user in users), most - len(found))
             if len(found) >= most:
                 break
         return found
@@ -313,16 +319,12 @@ class Queue:
                 break
             band, out = self._bands[key], without.get(-key[0], 0)
             if band.shapes & ~out:
-                heads = (job for user in band.users.values() for job in self._heads(user, out))
-                found += nsmallest(most - len(found), heads, key=_arrival)
+                found += _first_of_all((self._heads(user, out) for user in band.users.values()), most - len(found))
         return found
 
     def _heads(self, user: UserLanes, without: int) -> Iterator["Job"]:
-        """The first of each of the user's lanes of which one more may start, but for these shapes."""
-        for sid in bits(self._wanted(user, ~without)):
-            first = user.lanes[sid].first
-            if first is not None:
-                yield first
+        """The first of each of the user's lanes of which one more may start, by arrival, but for these shapes."""
+        return user.by_arrival(self._wanted(user, ~without))
 
     def priorities(self) -> list[int]:
         """Those with which something waits, highest first."""
@@ -332,18 +334,18 @@ class Queue:
         """The first of every lane of this priority that no quota keeps back, in order, without these shapes."""
         for key in [key for key in self._order if key[0] == -priority]:
             for user in self._by_use(self._bands[key], ~without):
-                yield from sorted(self._heads(user, without), key=_arrival)
+                yield from self._heads(user, without)
 
     def longest_here(self, priority: int, without: int, most: int) -> list["Job"]:
         """Those of them that came first, whoever has used how much."""
         bands = (self._bands[key] for key in self._order if key[0] == -priority)
-        heads = (job for band in bands for user in band.users.values() for job in self._heads(user, without))
-        return nsmallest(most, heads, key=_arrival)
+        return _first_of_all((self._heads(user, without) for band in bands for user in band.users.values()), most)
 
     def oldest(self) -> "Job | None":
         """The job that came first of all that wait."""
-        lanes = (lane for band in self._bands.values() for user in band.users.values() for lane in user.lanes.values())
-        return min((lane.first for lane in lanes if lane.first is not None), key=_arrival, default=None)
+        users = (user for band in self._bands.values() for user in band.users.values())
+        found = _first_of_all((user.by_arrival(user.shapes) for user in users), 1)
+        return found[0] if found else None
 
     def in_order(self) -> Iterator["Job"]:
         """Every waiting job as `pick` would take them if all fitted and nobody were charged in between."""
@@ -372,6 +374,11 @@ def _first_guest(user: UserLanes, shapes: int, may_pass: "Callable[[Job], bool]"
                 found.append(job)
                 break
     return min(found, key=_arrival, default=None)
+
+
+def _first_of_all(lines: Iterable[Iterator["Job"]], most: int) -> list["Job"]:
+    """So many of those that came first; each line is asked for no more than that takes."""
+    return list(islice(merge(*lines, key=_arrival), most))
 
 
 def _arrival(job: "Job") -> int:
