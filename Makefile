@@ -9,22 +9,35 @@ ARGS ?=
 VENV := .venv
 ENGINE := .venv-engine
 PEERS := .venv-peers
+FUZZER := .venv-schemathesis
+AUDIT := .venv-audit
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
 PIP := $(BIN)/python -m pip --disable-pip-version-check
+PAGES := src/ostler/dashboard/static/index.html
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check format test systemd engine demo bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-foresight sim lock clean distclean
+.PHONY: help setup dashboard check format test systemd engine schemathesis demo bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-foresight sim planted crash chaos lock audit-deps clean distclean
 
 help: ## print this list
 	@echo "Ostler: one control plane for a mixed fleet of machines that do machine learning"
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo
-	@echo "  ARGS='...' is passed on to test, demo, bench and sim; WORKERS=n sets how many tests run side by side"
+	@echo "  ARGS='...' is passed on to test, demo, bench, sim and chaos; WORKERS=n sets how many tests run side by side"
 
-setup: $(STAMP) ## make .venv and install what is locked (does nothing when that is done)
+setup: $(STAMP) ## make .venv, install what is locked and build the dashboard (does nothing when that is done)
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory dashboard; else \
+	  echo "setup: the dashboard is not built, because there is no npm; all else works. With Node 18 or newer: make dashboard"; fi
 	@echo "setup: $(VENV) is ready"
+
+dashboard: $(PAGES) ## build the dashboard into the package (needs Node 18 or newer)
+
+$(PAGES): $(wildcard dashboard/*.json dashboard/*.ts dashboard/*.html dashboard/src/* dashboard/src/*/*)
+	@echo "dashboard: installing what dashboard/package-lock.json names"
+	@cd dashboard && npm ci --silent --no-audit --no-fund
+	@cd dashboard && npm run --silent build -- --logLevel warn
+	@touch $@
 
 # One environment at a time: a half-made one, left by an interpreter without ensurepip, has no pip and is made anew.
 $(STAMP): requirements.lock pyproject.toml
@@ -48,11 +61,12 @@ $(STAMP): requirements.lock pyproject.toml
 	@$(PIP) install -qq --no-deps --no-build-isolation -e .
 	@touch $@
 
-check: $(STAMP) ## lint, formatting, types
+check: $(STAMP) ## lint, formatting, types, and what bandit finds
 	@failed=; \
 	 echo "check: lint"; $(BIN)/ruff check --output-format concise . || failed=1; \
 	 echo "check: formatting"; $(BIN)/ruff format --check --output-format concise . || failed=1; \
 	 echo "check: types"; $(BIN)/mypy || failed=1; \
+	 echo "check: security"; $(BIN)/bandit -q -ll -c pyproject.toml -r src/ostler || failed=1; \
 	 test -z "$$failed"
 
 format: $(STAMP) ## put the code into its standard form
@@ -69,6 +83,11 @@ engine: $(STAMP) ## the gateway before a real engine: llama.cpp, compiled once i
 	@test -x $(ENGINE)/bin/python || $(PYTHON) -m venv $(ENGINE)
 	@$(ENGINE)/bin/python -m pip --disable-pip-version-check install -qq -r tests/gateway/engine/requirements.txt
 	@OSTLER_TEST_ENGINE=$(CURDIR)/$(ENGINE)/bin/python $(BIN)/pytest tests/gateway/engine $(ARGS)
+
+schemathesis: $(STAMP) ## a fuzzer that has read the hub's description calls it as every role (two minutes)
+	@test -x $(FUZZER)/bin/schemathesis || { $(PYTHON) -m venv $(FUZZER) && $(FUZZER)/bin/python -m pip \
+	  --disable-pip-version-check install -qq --require-hashes -r tests/schemathesis/requirements.txt; }
+	@$(BIN)/python tests/schemathesis/run.py $(FUZZER)/bin/schemathesis
 
 demo: $(STAMP) ## a small fleet on this machine, from the first job to the last
 	@$(BIN)/python examples/demo.py $(ARGS)
@@ -94,8 +113,17 @@ bench-gateway: $(STAMP) ## measure the gateway's relay beside nginx (where it is
 bench-foresight: $(STAMP) ## time why, estimate and whatif on a large fleet, and measure how far they can be trusted
 	@$(BIN)/python benchmarks/foresight.py $(ARGS)
 
-sim: $(STAMP) ## a long campaign of the simulator: many fleets, many faults, every invariant after every event
-	@$(BIN)/python -m ostler.sim.campaign $(ARGS)
+sim: $(STAMP) ## a campaign of the simulator: many small fleets, each with its own faults (docs/simulation.md)
+	@$(BIN)/python -m ostler.sim $(ARGS)
+
+planted: $(STAMP) ## plant each bug of tests/sim/planted into a copy of the code and see who notices (ARGS='--only 012 --seeds 300')
+	@$(BIN)/python -m tests.sim.planting $(ARGS)
+
+crash: $(STAMP) ## kill -9 of the hub and of a worker at every commit and every send of a short life, and restarts with a long queue
+	@$(BIN)/python -m tests.crash.campaign $(ARGS)
+
+chaos: $(STAMP) ## real faults on real processes, in a quarter of an hour; leaves chaos/report.md (all of it: Linux, root)
+	@$(BIN)/python -m chaos $(ARGS)
 
 # Keeps the versions that still fit. To move to the newest ones: make lock ARGS=--upgrade
 lock: ## write requirements.lock anew from pyproject.toml
@@ -106,9 +134,19 @@ lock: ## write requirements.lock anew from pyproject.toml
 	  --output-file requirements.lock $(ARGS)
 	@echo "lock: $$(grep -c '^[a-z]' requirements.lock) packages"
 
+audit-deps: ## compare what is locked with the known vulnerabilities (needs the network)
+	@test -x $(AUDIT)/bin/pip-audit || { $(PYTHON) -m venv $(AUDIT) && \
+	  $(AUDIT)/bin/python -m pip --disable-pip-version-check install -qq pip-audit; } || \
+	  { echo "audit-deps: pip-audit cannot be installed from here; nothing was looked at" >&2; exit 0; }
+	@code=0; $(AUDIT)/bin/pip-audit --disable-pip --require-hashes -r requirements.lock >$(AUDIT)/report 2>&1 || code=$$?; \
+	 locked=$$(grep -c '^[a-z]' requirements.lock); missed=$$(grep -c 'could not be audited' $(AUDIT)/report); \
+	 if [ $$((2 * missed)) -ge "$$locked" ] || grep -qi 'connection\|timed out\|resolve' $(AUDIT)/report; then \
+	   echo "audit-deps: the database of vulnerabilities cannot be reached from here; nothing was found or ruled out"; \
+	 else cat $(AUDIT)/report; exit $$code; fi
+
 clean: ## remove caches and build outputs
 	@rm -rf build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	@find src tests $(wildcard examples benchmarks) -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests $(wildcard examples benchmarks chaos) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	@rm -rf $(VENV) $(ENGINE) $(PEERS)
+	@rm -rf dashboard/node_modules $(dir $(PAGES)) $(VENV) $(ENGINE) $(PEERS) $(AUDIT) $(FUZZER)

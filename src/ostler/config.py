@@ -2,18 +2,23 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import platformdirs
 
 from ostler.domain.errors import BadInput, NotAuthenticated
 
+if TYPE_CHECKING:
+    from ostler.tls import Trust
+
 DEFAULT_PORT = 7600
 DEFAULT_GATEWAY_PORT = 7601
 DEFAULT_HUB = f"http://127.0.0.1:{DEFAULT_PORT}"
 CONFIG_FILE = "ostler.toml"
 TOKEN_FILES = {"admin": "admin.token", "join": "join.token"}
+CA_FILE = "ca.pem"
+"""In a hub's state folder: the certificate of its own authority, which is no secret."""
 
 
 def state_dir(flag: str | Path | None = None) -> Path:
@@ -79,7 +84,22 @@ def hub_url(flag: str | None = None, state: Path | None = None) -> str:
             raise BadInput(
                 f"hub: {url!r} is not an address; write it like {DEFAULT_HUB}", [("hub", "not an http(s) URL")]
             )
+        if "@" in url.partition("://")[2].partition("/")[0]:
+            raise BadInput(
+                "hub: no name and no secret belong in an address, which ends up in logs; give the token by --token "
+                "@FILE or OSTLER_TOKEN",
+                [("hub", "has a secret")],
+            )
     return ",".join(dict.fromkeys(urls))
+
+
+def trust(flag: str | None = None, state: Path | None = None) -> "Trust":
+    """By what hubs are known: as given (FILE or sha256:FINGERPRINT), from the environment, or by what the system trusts
+    and, on a hub's own machine, by its authority."""
+    from ostler.tls import Trust
+
+    own = (state or state_dir()) / CA_FILE
+    return Trust(flag or os.environ.get("OSTLER_CA") or "", own if own.exists() else None)
 
 
 def _url_said_in(state: Path) -> str:
@@ -100,6 +120,14 @@ def read_token(flag: str | None, state: Path, kind: Literal["admin", "join"]) ->
     raise NotAuthenticated(
         f"no token: give --token or OSTLER_TOKEN, or run this on the hub's machine as the hub's user (looked for {own})"
     )
+
+
+def token_file(flag: str | None, state: Path, kind: Literal["admin", "join"]) -> Path | None:
+    """Where `read_token` found it, if that is a file: what stands there may be replaced."""
+    given = flag or os.environ.get("OSTLER_TOKEN")
+    if given:
+        return Path(given[1:]) if given.startswith("@") else None
+    return state / TOKEN_FILES[kind]
 
 
 def _from_file(path: Path) -> str:

@@ -22,6 +22,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -68,12 +69,13 @@ class Refused(Exception):
 class Client:
     """The pull API. Every call may raise Refused or Unreachable."""
 
-    def __init__(self, hub: str, token: str, timeout_s: float = REQUEST_S) -> None:
+    def __init__(self, hub: str, token: str, timeout_s: float = REQUEST_S, ca: str = "") -> None:
         self._hubs = [urlsplit(one.strip()) for one in hub.split(",")]  # the one that answered last is the first
         if not all(one.scheme in KINDS and one.hostname and one.port != 0 for one in self._hubs):
             raise ValueError(f"{hub!r} is not the address of a hub: give one like http://hub.example:7600")
         if not token or not token.isascii() or not token.isprintable():
             raise ValueError("there is no token, or it has characters that no token has: give it with --token")
+        self.ca, self._tls = ca, ssl.create_default_context(cafile=ca or None) if "https:" in hub else None
         self.hub, self.token, self.timeout_s, self.reason, self.claimed_at = hub.rstrip("/"), token, timeout_s, "", 0.0
 
     def claim(self, hostname: str, capability: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -134,7 +136,8 @@ class Client:
     def _ask(self, method: str, path: str, body: bytes | Iterable[bytes], *fine: int, **headers: str) -> Answer:
         hub, *others = self._hubs
         headers.update({"Authorization": f"Bearer {self.token}", "User-Agent": "ostler-pull", "Connection": "close"})
-        connection = KINDS[hub.scheme](hub.hostname or "", hub.port, timeout=self.timeout_s)
+        tls: Any = {"context": self._tls} if hub.scheme == "https" else {}
+        connection = KINDS[hub.scheme](hub.hostname or "", hub.port, timeout=self.timeout_s, **tls)
         try:
             # What breaks while the body is sent may be an answer that did not wait for all of it.
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -259,9 +262,6 @@ def tail(path: Path, size: int = MIB) -> str:
     return ""
 
 
-# Packing
-
-
 class Unpackable(ValueError):
     """There is something that an archive cannot carry."""
 
@@ -307,7 +307,7 @@ def pack_entries(entries: Mapping[str, Path | None], out: str | Path | BinaryIO)
 
 
 def _entry(name: str, path: Path | None) -> Iterator[bytes]:
-    """The header of a folder, or the header and the content of a file."""
+    """The header of a folder, or the header and the content of a file; a pipe in its place is not waited for."""
     if re.search("[\ud800-\udfff]", name):
         raise Unpackable(f"{os.fsencode(path or name)!r}: its name is not UTF-8")
     header = tarfile.TarInfo(name)
@@ -316,7 +316,7 @@ def _entry(name: str, path: Path | None) -> Iterator[bytes]:
         header.type = tarfile.DIRTYPE
         yield header.tobuf(tarfile.PAX_FORMAT)
         return
-    with open(path, "rb") as content:
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as content:
         status = os.fstat(content.fileno())
         header.size, header.mode = status.st_size, 0o755 if status.st_mode & stat.S_IXUSR else 0o644
         yield header.tobuf(tarfile.PAX_FORMAT)
@@ -404,7 +404,7 @@ class Task:
             folder.mkdir(parents=True, exist_ok=True)
         own = ((name, value) for name, value in os.environ.items() if not _NOT_THEIRS.fullmatch(name))
         env = {name: value for name, value in own if self._client.token not in value}
-        env.update({"PYTHONUNBUFFERED": "1", **(self._job.get("env") or {})})
+        env.update({"PYTHONUNBUFFERED": "1", "OSTLER_CA": self._client.ca, **(self._job.get("env") or {})})
         env.update(OSTLER_JOB_ID=self._id, OSTLER_TASK_ID=self._task_id, OSTLER_ATTEMPT=self._attempt)
         env.update(OSTLER_OUT=str(self._out), OSTLER_CHECKPOINT=str(self._checkpoint), OSTLER_HUB=self._client.hub)
         mask, granted = _mask(), self._job.get("devices")
@@ -561,14 +561,12 @@ class Worker:
             sys.exit(0)
 
 
-# The command
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("pull", None, __doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--hub", default=os.environ.get("OSTLER_HUB", "http://127.0.0.1:7600"), help="its address; else $OSTLER_HUB")
     add("--token", default=os.environ.get("OSTLER_TOKEN", ""), help="a word or @FILE; else $OSTLER_TOKEN")
+    add("--ca", default=os.environ.get("OSTLER_CA", ""), help="a file: the certificate of the hub; else $OSTLER_CA")
     add("--hostname", "--name", default=socket.gethostname(), help="the name of this worker (%(default)s)")
     add("--work", metavar="DIR", help="for running jobs and their checkpoints; else one among the temporary files")
     add("--state-dir", metavar="DIR", help="where workers of this machine keep their folders: --work is among them")
@@ -586,7 +584,9 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     try:
         token = options.token if options.token[:1] != "@" else Path(options.token[1:]).read_text().strip()
-        worker = Worker(Client(options.hub, token), options)
+        if token == options.token != os.environ.get("OSTLER_TOKEN"):
+            _log.warning("a token on the command line can be read by everybody on this machine: use --token @FILE")
+        worker = Worker(Client(options.hub, token, ca=options.ca), options)
         for number in {getattr(signal, name, signal.SIGTERM) for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGBREAK")}:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, worker.on_signal)

@@ -190,6 +190,7 @@ async def test_a_lease_that_is_not_renewed_is_the_end_and_one_that_is_goes_on(ma
     runtime = await _opened(machine)
     leased = machine.task("a")
     leased.lease_s = 1.0
+    await runtime.renew(0.0)
     await runtime.launch(leased)
     await runtime.launch(machine.task("b"))
     machine.pass_time(0.6)
@@ -198,6 +199,25 @@ async def test_a_lease_that_is_not_renewed_is_the_end_and_one_that_is_goes_on(ma
     machine.pass_time(0.6)
     end = await _next_end(runtime)
     assert (end.attempt, end.exit_code, end.stopped) == ("a", 143, "lost contact")
+
+
+async def test_what_is_ordered_on_a_lease_that_has_run_out_is_never_started(machine: Machine) -> None:
+    runtime = await _opened(machine)
+    for attempt, after in (("a", []), ("b", ["a"])):
+        leased = machine.task(attempt)
+        leased.lease_s, leased.after = 60.0, after
+        if attempt == "a":
+            await runtime.renew(61.0)
+        await runtime.launch(leased)
+        end = await _next_end(runtime)
+        assert (end.attempt, end.exit_code, end.stopped) == (attempt, 143, "lost contact")
+        assert not (runtime.folder(attempt) / "log").exists()
+    await runtime.renew(1.0)
+    leased = machine.task("c")
+    leased.lease_s = 60.0
+    await runtime.launch(leased)
+    machine.let_end("c", 0)
+    assert (await _next_end(runtime)).stopped == ""
 
 
 async def test_what_runs_when_a_worker_goes_is_taken_back_by_the_next(machine: Machine) -> None:

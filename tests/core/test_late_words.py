@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from tests.core.yard import Yard, submission
+from tests.core.yard import Yard, holding, submission
 
 from ostler.core.events import TaskEnded
 from ostler.domain.errors import BadInput
@@ -84,6 +84,21 @@ def test_a_gang_counts_whole_against_a_quota_and_an_attempt_of_a_dead_machine_no
     yard.leave(gone)
     yard.wait(31)
     assert yard.where(job) not in ("", gone)
+
+
+def test_one_that_was_taken_for_lost_and_told_to_end_does_not_cancel_its_task_by_saying_so_twice() -> None:
+    yard = Yard()
+    yard.worker("box", slots=1)
+    yard.start(yard.submit("job", max_attempts=3))
+    attempt = yard.attempt("job")
+    yard.fleet.workers["box"].draining = True  # or it would be given back at once
+    yard.beat("box", [])
+    assert yard.state("job") == "pending"
+    yard.beat("box", holding(("job", attempt)))
+    assert yard.cancelled() == [("box", attempt)]
+    for _ in range(2):
+        yard.turn(result(yard, "box", "job", "cancelled", attempt))
+    assert yard.state("job") == "pending"
 
 
 def test_a_job_may_stand_before_what_it_waits_for_in_one_submit() -> None:

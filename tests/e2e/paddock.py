@@ -39,12 +39,15 @@ def until(holds: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) ->
 class Paddock:
     """Processes by name, all with one state folder and one port; `fleet` is a client of its hub."""
 
+    patience_s = PATIENCE_S
+
     def __init__(self, folder: Path, program: tuple[str, ...] = OSTLER) -> None:
         self.folder = folder
         self.state = folder / "state"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._program = program
         self._port = "0"
+        self.hub_options: tuple[str, ...] = ()
         self._arguments: dict[str, tuple[str, ...]] = {}
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("OSTLER_")}
         self.environment |= {"OSTLER_STATE_DIR": str(self.state), "NO_COLOR": "1"}
@@ -54,15 +57,15 @@ class Paddock:
     def start_hub(self) -> None:
         where = self.state / "hub.url"
         where.unlink(missing_ok=True)
-        self._start("hub", ("hub", "--port", self._port))
-        until(lambda: where.exists() and where.read_text(), f"the hub listens: {self.log_of('hub')}")
+        self._start("hub", ("hub", "--port", self._port, *self.hub_options))
+        until(lambda: where.exists() and where.read_text(), f"the hub listens: {self.log_of('hub')}", self.patience_s)
         self.url = where.read_text().strip()
         self._port = self.url.rpartition(":")[2]
         self.environment["OSTLER_HUB"] = self.url
         if not hasattr(self, "fleet"):
             self.token = (self.state / "admin.token").read_text().strip()
             self.fleet = ostler.connect(
-                self.url, self.token, patience=Patience(tries=100, first_pause_s=0.1, growth=1.0)
+                self.url, self.token, self.state, patience=Patience(tries=100, first_pause_s=0.1, growth=1.0)
             )
             self.hub = self.fleet.hub
 
@@ -86,13 +89,13 @@ class Paddock:
         """kill -9; gone when this returns."""
         process = self.processes.pop(name)
         process.kill()
-        process.wait(PATIENCE_S)
+        process.wait(self.patience_s)
 
     def terminate(self, name: str) -> int:
         """SIGTERM; its exit code."""
         process = self.processes.pop(name)
         process.terminate()
-        return process.wait(PATIENCE_S)
+        return process.wait(self.patience_s)
 
     def _start(self, name: str, arguments: tuple[str, ...]) -> None:
         self._arguments[name] = arguments
@@ -110,7 +113,7 @@ class Paddock:
         for name in sorted(self.processes, key="hub".__eq__):
             self.processes[name].terminate()
             try:
-                self.processes[name].wait(PATIENCE_S)
+                self.processes[name].wait(self.patience_s)
             except subprocess.TimeoutExpired:
                 self.processes[name].kill()
         if hasattr(self, "fleet"):
@@ -132,7 +135,7 @@ class Paddock:
             return set(names) <= found
 
         logs = "".join(self.log_of(name) for name in names)
-        until(ready, f"{', '.join(names)} registered: {logs}")
+        until(ready, f"{', '.join(names)} registered: {logs}", self.patience_s)
 
     def await_free(self, *names: str) -> None:
         """Until nothing is held on any of these, as the hub sees it, and all of their room is free."""

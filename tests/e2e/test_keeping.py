@@ -9,6 +9,7 @@ from shutil import copyfile
 
 import pytest
 from tests.e2e.paddock import Paddock, paddock
+from tests.ledger.files import of_every_kind
 
 from ostler.domain.errors import LedgerError
 from ostler.hub import keeping
@@ -111,6 +112,50 @@ def test_a_backup_that_is_made_meanwhile_is_not_taken_for_ones_own(
     monkeypatch.setattr(keeping, "_copy", with_another_half_way)
     keeping.backup(where, tmp_path / "backup.db")
     assert keeping.restore(where, tmp_path / "backup.db") is not None
+
+
+def killed_ledger(folder: Path) -> keeping.Place:
+    """What a hub leaves that is killed, with a backup of it before its newest commits."""
+    running = keeping.Place(folder / "running", folder, "")
+    left = keeping.Place(folder / "left", folder, "")
+    for where in (running, left):
+        where.state.mkdir()
+    with closing(SqliteLedger(running.file)) as ledger:
+        ledger.commit(of_every_kind(1))
+        keeping.backup(running, folder / "backup.db")
+        ledger.commit(of_every_kind(2))
+        for suffix in ("", "-wal", "-mark"):
+            copyfile(f"{running.file}{suffix}", f"{left.file}{suffix}")
+    return left
+
+
+@pytest.mark.parametrize("moved", [("",), ("", "-wal"), ("", "-wal", "-mark")])
+def test_a_backup_comes_back_as_it_was_whatever_of_the_ledger_was_moved_away_by_hand(
+    tmp_path: Path, moved: tuple[str, ...]
+) -> None:
+    where = killed_ledger(tmp_path)
+    for suffix in moved:
+        os.unlink(f"{where.file}{suffix}")
+    aside = keeping.restore(where, tmp_path / "backup.db")
+    assert (aside is None) == (len(moved) == 3), "what is left of another ledger is kept"
+    with closing(SqliteLedger(where.file)) as ledger:
+        assert ledger.load().last_feed_seq == 1
+
+
+def test_neither_the_doctor_nor_a_backup_takes_a_ledger_whose_log_is_damaged_for_a_sound_one(tmp_path: Path) -> None:
+    where = killed_ledger(tmp_path)
+    with open(f"{where.file}-wal", "r+b") as log:
+        log.seek(40)
+        log.write(b"\xff" * 4)
+    [told] = [finding for finding in keeping.examine(where) if finding.what == "ledger"]
+    assert not told.ok and "has lost commits" in told.told
+    with pytest.raises(LedgerError, match="has lost commits"):
+        keeping.backup(where, tmp_path / "another.db")
+    assert not (tmp_path / "another.db").exists()
+    copyfile(f"{where.file}-wal", tmp_path / "backup.db-wal")
+    copyfile(f"{where.file}-mark", tmp_path / "backup.db-mark")
+    with pytest.raises(LedgerError, match=f"the ledger {tmp_path / 'backup.db'} has lost commits.*backup.db-mark"):
+        keeping.restore(where, tmp_path / "backup.db")
 
 
 def test_a_ledger_that_was_half_put_aside_is_not_taken_for_a_new_one(

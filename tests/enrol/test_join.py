@@ -235,8 +235,10 @@ def test_a_dry_run_prints_the_unit_and_changes_nothing(machine: Machine) -> None
 
 
 def test_the_unit_of_a_hub_holds_what_was_typed_in_full(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "own.toml").touch()
+    open_to_all = ("--host", "0.0.0.0", "--tls", "auto")
     done = subprocess.run(
-        [*OSTLER, "hub", "--install", "--dry-run", "--port", "7611", "--host", "0.0.0.0", "--config", "own.toml"],
+        [*OSTLER, "hub", "--install", "--dry-run", "--port", "7611", *open_to_all, "--config", "own.toml"],
         cwd=tmp_path,
         env=machine.environment,
         capture_output=True,
@@ -248,6 +250,7 @@ def test_the_unit_of_a_hub_holds_what_was_typed_in_full(machine: Machine, tmp_pa
     options = dict(zip(words[5::2], words[6::2], strict=True))
     assert options == {
         "--host": "0.0.0.0",
+        "--tls": "auto",
         "--port": "7611",
         "--config": str(tmp_path / "own.toml"),
         "--state-dir": str(machine.state),

@@ -26,6 +26,7 @@ from ostler.domain.records import (
 )
 from ostler.domain.resources import Request
 from ostler.ledger.sqlite import SqliteLedger
+from ostler.ledger.sqlite_sound import connect
 
 
 def new_job(seq: int, spec: bytes = b"{}") -> JobRecord:
@@ -78,7 +79,8 @@ def filled(path: Path, jobs: int = 200) -> None:
 
 
 def altered(path: Path, sql: str) -> None:
-    db = apsw.Connection(str(path))
+    """As another program would, but with the checksums kept right."""
+    db = connect(path, apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_CREATE)
     for _ in db.execute(sql):
         pass
     db.close()

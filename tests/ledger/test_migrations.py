@@ -9,6 +9,7 @@ from tests.ledger.files import altered, filled
 from ostler.domain.errors import LedgerError
 from ostler.ledger.migrate import Migration, bundled, migrate
 from ostler.ledger.sqlite import SqliteLedger
+from ostler.ledger.sqlite_sound import connect
 
 
 def test_a_ledger_of_a_newer_version_is_refused(path: Path) -> None:
@@ -28,7 +29,7 @@ def test_a_migration_that_was_altered_after_it_ran_is_refused(path: Path) -> Non
 def test_a_ledger_with_rows_is_copied_aside_before_it_is_migrated(path: Path) -> None:
     filled(path)
     later = [Migration("0900_more", "CREATE TABLE more (x)"), Migration("0901_less", "DROP TABLE more")]
-    db = apsw.Connection(str(path))
+    db = connect(path, apsw.SQLITE_OPEN_READWRITE)
     migrate(db, path, [*bundled(), *later])
     assert db.execute("SELECT count(*) FROM migrations").get == len(bundled()) + 2
     db.close()
@@ -50,7 +51,7 @@ def test_a_new_ledger_and_one_without_pending_migrations_are_not_copied(path: Pa
 def test_a_migration_that_fails_leaves_the_ledger_as_it_was(path: Path) -> None:
     filled(path)
     half = Migration("0900_half", "CREATE TABLE more (x); INSERT INTO nowhere VALUES (1);")
-    db = apsw.Connection(str(path))
+    db = connect(path, apsw.SQLITE_OPEN_READWRITE)
     for _ in range(2):
         with pytest.raises(LedgerError, match="0900_half does not fit"):
             migrate(db, path, [*bundled(), half])

@@ -112,7 +112,9 @@ def test_the_files_can_be_read_by_their_owner_only(path: Path) -> None:
     finally:
         os.umask(before)
     modes = {file.name: file.stat().st_mode & 0o777 for file in path.parent.iterdir()}
-    assert modes == dict.fromkeys(["ostler.db", "ostler.db-wal", "ostler.db-shm", "ostler.db.lock"], 0o600)
+    assert modes == dict.fromkeys(
+        ["ostler.db", "ostler.db-mark", "ostler.db-wal", "ostler.db-shm", "ostler.db.lock"], 0o600
+    )
     ledger.close()
 
 

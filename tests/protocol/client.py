@@ -21,7 +21,7 @@ FROM_HUB: dict[str, tuple[set[str], set[str]]] = {
     "ack": (set(), {"of", "task_id", "attempt", "sent_at", "token"}),
     "job_assign": (
         {"spec", "attempt", "remaining_time"},
-        {"devices", "index", "rank", "peers", "after"},
+        {"devices", "index", "rank", "peers", "after", "secrets"},
     ),
     "no_work": (set(), set()),
     "job_cancel": ({"task_id", "reason", "grace_seconds"}, {"attempt", "unstarted"}),

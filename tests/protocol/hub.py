@@ -14,7 +14,8 @@ from tests.protocol.client import Worker
 from ostler.core.events import DrainRequested
 from ostler.domain.errors import NotFound
 from ostler.hub.lag import Lag
-from ostler.hub.main import Hub, Server
+from ostler.hub.main import Hub
+from ostler.hub.server import Server
 from ostler.hub.settings import Settings
 from ostler.ledger.sqlite import SqliteLedger
 

@@ -250,11 +250,36 @@ async def test_a_connection_on_which_no_request_is_finished_ends(
     monkeypatch.setattr(door, "HEAD_S", 0.2)
     raw = Raw(hub)
     for _ in range(before):
-        await raw.write(b"GET /v1/health HTTP/1.1\r\nHost: hub\r\n\r\n")
+        await raw.write(b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200 OK" in await raw.read()
     await raw.write(said)
     assert await raw.read_to_the_end() == b""
     raw.socket.close()
+
+
+@pytest.mark.parametrize("line", [b"POST /v1/session", b"POST /v1/jobs", b"GET /v1/health"])
+async def test_who_has_shown_no_token_has_little_time_for_a_body_and_who_has_takes_its_own(
+    hub: RunningHub, monkeypatch: pytest.MonkeyPatch, line: bytes
+) -> None:
+    monkeypatch.setattr(door, "WITHOUT_TOKEN_S", 0.2)
+    start = b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+    known, stranger = Raw(hub), Raw(hub)
+    await known.write(b"POST /v1/jobs" + start + b"Authorization: Bearer %b\r\n\r\n" % hub.admin_token.encode())
+    await stranger.write(line + start + b"\r\n")
+    trickle = asyncio.create_task(_trickle(stranger))
+    await stranger.read_to_the_end()
+    trickle.cancel()
+    await known.write(b" " * 1000)
+    assert b"400 Bad Request" in await known.read()
+    stranger.socket.close()
+    known.socket.close()
+
+
+async def _trickle(raw: Raw) -> None:
+    with contextlib.suppress(ConnectionError):
+        while True:
+            await raw.write(b" ")
+            await asyncio.sleep(0.02)
 
 
 async def _why_offline(api: Api, worker: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.protocol.api import Api
 from tests.protocol.hub import RunningHub
-from tests.protocol.test_http_access import ROUTES
+from tests.protocol.test_permissions import calls
 
 JOB_FIELDS = {
     "id",
@@ -280,6 +280,22 @@ async def test_wait_for_an_array_lasts_until_all_of_it_has_ended(hub: RunningHub
     assert (await asyncio.wait_for(whole, 5))["state"] == "succeeded"
 
 
+async def test_wait_takes_names_and_beginnings_of_ids_as_any_look_does(hub: RunningHub, api: Api) -> None:
+    worker = await hub.worker()
+    task = await worker.take(await api.submit(name="by-name"))
+    asked = [asyncio.create_task(api.get(f"/v1/jobs/{text}?wait=30")) for text in ("by-name", task.task_id[:-1])]
+    await worker.beat()
+    assert not any(one.done() for one in asked)
+    await worker.end(task)
+    assert [(await asyncio.wait_for(one, 5))["state"] for one in asked] == ["succeeded"] * 2
+
+
+async def test_wait_for_somebody_elses_job_is_answered_at_once_as_if_there_were_none(hub: RunningHub) -> None:
+    ann, bob = await hub.user("ann"), await hub.user("bob")
+    job = await ann.submit()
+    (await asyncio.wait_for(bob.call("GET", f"/v1/jobs/{job}?wait=30"), 5)).problem(404)
+
+
 async def test_a_bad_wait_is_422(api: Api) -> None:
     job = await api.submit()
     (await api.call("GET", f"/v1/jobs/{job}?wait=long")).problem(422)
@@ -347,7 +363,7 @@ async def test_the_description_lists_every_route(api: Api) -> None:
     document = await api.get("/openapi.json")
     assert document["openapi"].startswith("3.1")
     listed = operations(document)
-    assert {*ROUTES, ("GET", "/v1/health")} <= listed
+    assert {(method, path.replace(":path}", "}")) for method, path, _ in calls() if method != "HEAD"} <= listed
 
 
 async def test_every_route_that_the_description_lists_is_there(api: Api) -> None:

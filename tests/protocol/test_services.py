@@ -77,14 +77,14 @@ async def test_neither_the_hubs_token_nor_its_cookies_reach_the_service(api: Api
         "Connection": "keep-alive, X-Private",
         "X-Private": "of this connection",
         "X-Own": "kept",
-        "Host": "fleet.example",
+        "Host": "localhost:7600",
     }
     _, found = told(await api.call("GET", "/services/web/x", headers=headers))
     assert not {"authorization", "x-operator-token", "x-private"} & found.keys()
     assert found["cookie"] == "mine=1; other=2"
     assert found["x-forwarded-prefix"] == "/services/web"
     assert (found["x-forwarded-proto"], found["x-forwarded-for"]) == ("http", "127.0.0.1")
-    assert (found["x-own"], found["host"]) == ("kept", "fleet.example")
+    assert (found["x-own"], found["host"]) == ("kept", "localhost:7600")
     assert api.token not in json.dumps(found)
 
 

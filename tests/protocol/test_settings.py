@@ -95,6 +95,12 @@ def test_the_flag_goes_before_the_variable_and_that_before_the_state_folder(
         ("[templates.a]\nlabels = ['zone is eu']", "templates.a.labels: "),
         ("[templates.a]\nid = 'x'", "templates.a.id: must not be in a template"),
         ("[templates.a]\ntemplate = 'b'", "templates.a.template: must not be in a template"),
+        ("hosts = 'ostler.lab'", "hosts: must be a list of names in quotes"),
+        ("hosts = ['not a name']", "hosts: must be a list of names in quotes"),
+        ("hosts = ['https://']", "hosts: must be a list of names in quotes"),
+        ("[limits]\nfailed_logins = 0", "limits.failed_logins: Expected `int` >= 1"),
+        ("[limits]\nrequest_per_s = 1", "limits.request_per_s: unknown key 'request_per_s'; did you mean"),
+        ("[limits]\nburst = 'much'", "limits.burst: Expected `float`"),
         ("[quotas", "is not TOML: "),
     ],
 )

@@ -105,7 +105,7 @@ class Service:
 
     async def _cookies(self, request: web.Request) -> web.Response:
         answer = web.Response(status=302, headers={"Location": "/login"})
-        for cookie in ("a=1; Path=/; HttpOnly", "b=2; Domain=elsewhere", "ostler_session=x"):
+        for cookie in ("a=1; Path=/; HttpOnly", "b=2; Domain=elsewhere", "ostler_session=x", "= ostler_session=x"):
             answer.headers.add("Set-Cookie", cookie)
         return answer
 

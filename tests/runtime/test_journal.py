@@ -1,6 +1,12 @@
 """What a supervisor knows of the one before it."""
 
+import contextlib
+import errno
+import io
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +39,17 @@ def test_starts_ends_and_what_was_forgotten_are_read_back(path: str) -> None:
 
     second = Journal(path, "boot")
     start = {"task_id": "task \N{SNOWMAN} runs", "started_at": 12.5, "boot": "boot", "pid": 42, "ticks": 77}
-    assert second.starts == {"runs": start}
+    assert second.starts == {"runs": {**start, "checkpoint": ""}}
     assert second.ends == {"ended": end}
+
+
+def test_where_one_had_its_checkpoint_is_known_after_its_end_and_after_a_rewrite(path: str) -> None:
+    journal = Journal(path, "boot")
+    journal.starting("a", "t", 1.0, checkpoint="/there")
+    _end(journal, "a")
+    journal.flush()
+    for _ in range(2):
+        assert Journal(path, "boot").ends["a"]["checkpoint"] == "/there"
 
 
 def test_a_start_is_on_the_disk_before_the_process_can_be(path: str) -> None:
@@ -69,14 +84,54 @@ def test_the_file_stays_small_however_much_happens(path: str, monkeypatch: pytes
     assert again.ends == {"kept": kept}
 
 
-def test_a_full_disk_is_told_and_survived(capsys: pytest.CaptureFixture[str]) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    journal = Journal.__new__(Journal)
-    journal.starts, journal.ends, journal._lines = {}, {}, []
-    journal._path, journal._boot, journal._room = "/dev/full", "boot", 1000
-    with open("/dev/full", "wb", buffering=0) as full:
-        journal._file = full.fileno()
+def test_a_full_disk_is_told_and_survived_and_what_it_kept_out_is_written_once_there_is_room(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        journal = Journal(str(tmp_path / "journal"), "boot")
+        journal.starting("before", "t", 1.0)
+        journal.starting("torn", "t" * 8192, 1.0, flush=False)
+        with contextlib.suppress(OSError), open(tmp_path / "filler", "wb", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
+        journal.flush()
+        end = _end(journal, "before")
+        journal.flush()
+        assert "could not be written" in capsys.readouterr().err
+        assert not (tmp_path / "journal.new").exists(), "what could not be written takes no room"
+        (tmp_path / "filler").unlink()
+        journal.flush()
+        again = Journal(str(tmp_path / "journal"), "boot")
+        assert (list(again.starts), again.ends) == (["torn"], {"before": end})
+    finally:
+        subprocess.run(["umount", "-l", tmp_path], check=True)
+
+
+def test_what_follows_a_line_that_the_full_disk_has_cut_is_read(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(path, "boot")
+    write = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda file, text: write(file, text[:20]))
+        full.setattr(os, "rename", lambda *names: os.stat("/nowhere"))
+        journal.starting("cut", "t", 1.0)
+        full.setattr(os, "write", write)
         journal.starting("a", "t", 1.0)
-    assert "a" in journal.starts
-    assert "could not be written" in capsys.readouterr().err
+    assert "a" in Journal(path, "boot").starts
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_on_which_nothing_can_be_said_either_stops_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = Journal(str(tmp_path / "journal"), "boot")
+    os.close(journal._file)
+    journal._file = os.open("/dev/full", os.O_WRONLY)
+    monkeypatch.setattr(sys, "stderr", FullDisk())
+    journal.starting("a1", "t1", 1.0)
+    assert "a1" in journal.starts

@@ -55,7 +55,20 @@ def test_it_loads_nothing_but_the_standard_library_and_its_own_few_files() -> No
     script = "import sys, ostler.runtime.supervisor; print(*(m for m in sys.modules if m.startswith('ostler')))"
     done = _run("-c", script)
     assert done.stderr == ""
-    parts = {"attempts", "frames", "journal", "keeper", "peaks", "processes", "spawn", "supervisor", "tree", "warm"}
+    parts = {
+        "attempts",
+        "clock",
+        "frames",
+        "groups",
+        "identity",
+        "journal",
+        "keeper",
+        "lending",
+        "peaks",
+        "processes",
+        "spawn",
+    }
+    parts |= {"supervisor", "tree", "waiting", "warm"}
     assert set(done.stdout.split()) == {"ostler", "ostler.runtime", *(f"ostler.runtime.{part}" for part in parts)}
     loaded = _run("-c", "import sys, ostler.runtime.supervisor; print(*sys.modules)").stdout.split()
     assert not {"asyncio", "argparse", "subprocess", "logging", "dataclasses", "inspect", "pathlib"} & set(loaded)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from tests.store.sending import CutOff, Line, chunks, cut, noise, sha256
 
-from ostler.domain.errors import BadInput, Conflict
+from ostler.domain.errors import BadInput, Conflict, NoSpace
 from ostler.store import uploads
 from ostler.store.artifacts import ArtifactStore
-from ostler.store.uploads import NoSpace, Span, Taken, WrongUploadOffset
+from ostler.store.uploads import Span, Taken, WrongUploadOffset
 
 DATA = noise(3_500_000)
 ID = sha256(DATA)
@@ -257,9 +257,9 @@ def free(monkeypatch: pytest.MonkeyPatch, value: Callable[[], int]) -> None:
     real = shutil.disk_usage
 
     def usage(path: Any) -> Any:
-        return real(path)._replace(free=value())
+        return real(path)._replace(total=2**40, free=value())
 
-    monkeypatch.setattr(uploads.shutil, "disk_usage", usage)
+    monkeypatch.setattr(shutil, "disk_usage", usage)
 
 
 async def test_what_would_fill_the_disk_is_refused_before_it_comes(

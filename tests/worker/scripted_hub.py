@@ -25,6 +25,8 @@ class ScriptedHub:
         self.health_asked = 0
         self.refuses_with = 0
         self.unknown_tokens: set[str] = set()
+        self.renewed: list[str] = []
+        """What workers have said they keep."""
         self.log_status = 0
         self.log_gate = asyncio.Event()
         """Cleared: no log is taken until it is set."""
@@ -60,6 +62,7 @@ class ScriptedHub:
         app.router.add_get("/v1/ws/worker", self._worker)
         app.router.add_get("/v1/health", self._health)
         app.router.add_get("/v1/ws/relay/{relay}", self._relay)
+        app.router.add_post("/v1/enrol/renewed", self._renewed)
         app.router.add_post("/v1/tasks/{task}/logs", self._log)
         app.router.add_put("/v1/snapshots/{sha}", self._put_blob)
         app.router.add_get("/v1/snapshots/{sha}", self._get_blob)
@@ -139,6 +142,11 @@ class ScriptedHub:
             for message in frame if isinstance(frame, list) else [frame]:
                 await self._take(socket, message["type"], message.get("payload", {}))
         return socket
+
+    async def _renewed(self, request: web.Request) -> web.Response:
+        self.renewed.append(request.headers["Authorization"])
+        await self._tell()
+        return web.json_response({})
 
     async def _health(self, request: web.Request) -> web.Response:
         self.health_asked += 1

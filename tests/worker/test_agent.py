@@ -10,6 +10,7 @@ from tests.worker.scripted_hub import TOKEN, ScriptedHub, assignment
 from ostler.domain.errors import NotAllowed
 from ostler.domain.worker import Capabilities, DeviceInfo
 from ostler.worker.connection import TakenOver
+from ostler.worker.state import AHEAD_LEAST
 
 
 async def test_the_first_message_is_a_registration_and_the_next_asks_for_work(hub: ScriptedHub, tmp_path: Path) -> None:
@@ -17,7 +18,8 @@ async def test_the_first_message_is_a_registration_and_the_next_asks_for_work(hu
         await hub.next("ready_for_work")
     (first, register), (second, ready) = hub.messages[:2]
     assert (first, second) == ("register", "ready_for_work")
-    assert (register["id"], register["boot_id"], register["protocol"]) == ("w1", "boot", {"batch": True, "ahead": 128})
+    assert (register["id"], register["boot_id"]) == ("w1", "boot")
+    assert register["protocol"] == {"batch": True, "ahead": AHEAD_LEAST}
     assert register["capabilities"]["cpu_count"] == 4
     assert ready["slots"] == {"batch_total": 4, "batch_in_use": 0, "service_total": 1, "service_in_use": 0}
     assert hub.authorizations == [f"Bearer {TOKEN}"]
@@ -235,6 +237,18 @@ async def test_a_token_of_its_own_is_kept_and_used_and_a_stale_one_gives_way(hub
     async with working(hub.url, tmp_path / "w1"):
         await hub.next("ready_for_work")
     assert hub.authorizations[2:] == ["Bearer own-token", f"Bearer {TOKEN}"]
+
+
+async def test_a_worker_that_was_stopped_before_it_said_that_it_keeps_a_token_says_so_when_it_is_back(
+    hub: ScriptedHub, tmp_path: Path
+) -> None:
+    (tmp_path / "w1").mkdir()
+    (tmp_path / "w1" / "worker.token").write_text(f"own-token\n{hub.url}\n")
+    async with working(hub.url, tmp_path / "w1"):
+        await hub.until(lambda: hub.renewed)
+        await hub.drop()
+        await hub.next("ready_for_work")
+    assert hub.renewed == ["Bearer own-token"], "once it was heard there is no more to say"
 
 
 async def test_a_token_of_another_hub_is_not_shown_to_this_one(hub: ScriptedHub, tmp_path: Path) -> None:

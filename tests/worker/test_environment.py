@@ -77,12 +77,24 @@ def test_no_secret_of_the_worker_reaches_a_task() -> None:
         "DB_PASSWORD": "p",
         "AWS_SECRET_ACCESS_KEY": "k",
         "OPENAI_API_KEY": "o",
+        "AWS_ACCESS_KEY_ID": "i",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/root/key.json",
+        "REDIS_AUTH": "r",
+        "PGPASSWORD": "p",
+        "MYSQL_PWD": "p",
+        "GITHUB_PAT": "g",
+        "SENTRY_DSN": "https://abc@sentry/1",
+        "DATABASE_URL": "postgresql://me:hunter2@db/x",
+        "HTTPS_PROXY": "HTTP://me:hunter2@proxy:3128",
         "ANYTHING": "Bearer s3cret",
         "NOTIFY_SOCKET": "/run/n",
         "TOKENIZERS_PARALLELISM": "false",
         "KEYBOARD": "us",
+        "PWD": "/x",
+        "NO_PROXY": "http://a.example:80/@x",
     }
-    assert inherited(own, "s3cret") == {"PATH": "/bin", "TOKENIZERS_PARALLELISM": "false", "KEYBOARD": "us"}
+    left = ("PATH", "TOKENIZERS_PARALLELISM", "KEYBOARD", "PWD", "NO_PROXY")
+    assert inherited(own, "s3cret") == {name: own[name] for name in left}
 
 
 def test_a_task_finds_who_it_is_and_where_its_things_are() -> None:
@@ -141,3 +153,11 @@ def test_the_user_overrides_what_is_inherited_but_neither_the_grant_nor_the_iden
 )
 def test_threads_follow_the_cores_that_were_asked_for(spec: dict[str, Any], threads: str | None) -> None:
     assert environment(**spec).get("OMP_NUM_THREADS") == threads
+
+
+def test_a_secret_as_a_variable_widens_no_grant_and_moves_no_folder() -> None:
+    message = JobAssign(spec={"id": "job", "command": ["true"]}, attempt="a1", remaining_time=0, devices=[1])
+    given = {"OSTLER_SECRETS": "/s", "HF_TOKEN": "x", "CUDA_VISIBLE_DEVICES": "0,1", "OSTLER_OUT": "/elsewhere"}
+    env = task_environment({"HF_TOKEN": "-"}, understand(message), NVIDIA, FOLDERS, "http://hub:7600", 0, given)
+    assert (env["CUDA_VISIBLE_DEVICES"], env["OSTLER_OUT"]) == ("GPU-bb", "/a/out")
+    assert (env["OSTLER_SECRETS"], env["HF_TOKEN"]) == ("/s", "x")

@@ -123,10 +123,23 @@ async def test_a_result_does_not_wait_longer_than_it_may_for_a_slow_hub(
     hub: ScriptedHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "END_S", 0.2)
+    monkeypatch.setattr("ostler.worker.endings.COLLECT_TRIES", 1)
     hub.log_gate.clear()
     await hub.assign("a1", "echo", "one")
     assert (await hub.next("job_result"))["state"] == "succeeded"
     hub.log_gate.set()
+
+
+async def test_a_hub_that_stood_still_while_a_task_ended_gets_its_log_when_it_goes_on(
+    hub: ScriptedHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "END_S", 0.2)
+    hub.log_gate.clear()
+    await hub.assign("a1", "echo", "one")
+    await hub.until(lambda: len(hub.requests) == 2)  # the first was given up, and nothing of it taken
+    hub.log_gate.set()
+    assert (await hub.next("job_result"))["state"] == "succeeded"
+    assert hub.logs["job-a1", "a1"] == b"one\n"
 
 
 async def test_a_log_that_is_nowhere_is_told_to_be_at_its_end(hub: ScriptedHub, worker: Worker) -> None:

@@ -7,7 +7,11 @@ import pytest
 
 from ostler.domain.worker import Capabilities, DeviceInfo
 from ostler.runtime.probe import Detection
+from ostler.runtime.process import ProcessRuntime
+from ostler.worker import housekeeping
+from ostler.worker.agent import BLOBS, CHECKPOINTS
 from ostler.worker.housekeeping import remove_older
+from ostler.worker.launching import Place
 from ostler.worker.offer import Source, Steadied, default_slots, watch
 
 
@@ -83,3 +87,25 @@ def test_what_has_not_been_used_for_long_is_removed_unless_a_task_may_still_want
         os.utime(tmp_path / path, (long_ago, long_ago))
     remove_older(tmp_path, time.time() - 500, in_use={"held"})
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "held", "new"]
+
+
+async def test_a_house_is_kept_where_tasks_find_their_things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(housekeeping, "EVERY_S", 0.0)
+    place = Place(hub="http://hub", folder=tmp_path / "own", environment={}, tasks=tmp_path / "tasks")
+    old = place.reached(CHECKPOINTS) / "old"
+    for folder in (place.reached(BLOBS), old):
+        folder.mkdir(parents=True)
+    os.utime(old, (0, 0))
+    runtime = ProcessRuntime(place.folder)
+    rounds, twice = iter(range(100_000)), asyncio.Event()
+
+    def in_use() -> tuple[str, ...]:
+        if next(rounds) >= 2:
+            twice.set()
+        return ()
+
+    keeping = asyncio.get_running_loop().create_task(housekeeping.keep_house(runtime, place.reached, in_use))
+    await asyncio.wait_for(twice.wait(), 30)
+    keeping.cancel()
+    await asyncio.gather(keeping, return_exceptions=True)
+    assert not old.exists()

@@ -2,10 +2,16 @@
 
 import json
 import os
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ostler.runtime.attempts import LOG, open_plain
+from ostler.worker.launching import FACTS_FILE, read_facts
+from ostler.worker.outcomes import ERROR_FILE, SAID_BYTES, _said
+from ostler.worker.redaction import Redactor
 from ostler.worker.told import LOG_BYTES, MAX_LINE_CHARACTERS, MAX_NAMES, last_line, read_told
 
 
@@ -89,3 +95,31 @@ def test_an_attempt_without_files_has_told_nothing(tmp_path: Path) -> None:
 )
 def test_the_last_line_is_what_a_person_would_have_seen(log: bytes, line: str) -> None:
     assert last_line(log) == line
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_plain_file_is_an_error_at_once_and_keeps_nothing_open(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    for name in (ERROR_FILE, FACTS_FILE, LOG):
+        make(tmp_path / name)
+    for read in (lambda: _said(tmp_path, Redactor(())), lambda: read_facts(tmp_path), lambda: read_told(tmp_path)):
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        reader.join(20)
+        assert not reader.is_alive(), "it waits for a pipe"
+    before = os.listdir("/dev/fd")
+    with pytest.raises(OSError, match="not a plain file"):
+        open_plain(tmp_path / LOG)
+    assert os.listdir("/dev/fd") == before
+
+
+def test_a_secret_that_is_cut_off_is_covered_to_where_it_is_cut(tmp_path: Path) -> None:
+    secret = b"a-secret-of-some-length"
+    redactor = Redactor([secret])
+    shown = b"x" * (MAX_LINE_CHARACTERS - 8)
+    told = read_told(attempt(tmp_path, shown + secret), redactor.covered)
+    assert told.last_line == shown.decode() + "*" * 8
+    before = b"y" * (SAID_BYTES - 8)
+    (tmp_path / ERROR_FILE).write_bytes(before + secret)
+    assert _said(tmp_path, redactor) == before.decode() + "*" * 8

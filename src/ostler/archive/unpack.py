@@ -21,6 +21,8 @@ __all__ = ["BadArchive", "Bytes", "Entry", "Limits", "Stopped", "entries", "open
 BLOCK = 512
 PIECE = 1024 * 1024
 MAX_EXTENDED_BYTES = 64 * 1024
+MAX_IDLE = 32
+"""Headers one behind the other of which nothing comes: an archive of these alone would be read for hours."""
 AROUND_BYTES = 1024**3
 """Headers and padding, on top of what the files themselves may have."""
 REGULAR, FOLDER, PAX, LONG_NAME = b"0", b"5", b"x", b"L"
@@ -86,6 +88,7 @@ def _unpack(file: Bytes, target: str, limits: Limits, stop: threading.Event) -> 
         inner = entry.parts if entry.is_folder else entry.parts[:-1]
         try:
             folder = _make_folders(target, inner, folders)
+            _need(len(folders) <= limits.entries, f"it has more than {limits.entries} folders")
             if not entry.is_folder:
                 _write(file, f"{folder}/{entry.parts[-1]}", entry)
         except (FileExistsError, NotADirectoryError):
@@ -120,8 +123,10 @@ def _write(file: Bytes, path: str, entry: Entry) -> None:
 
 def entries(file: Bytes) -> Iterator[Entry]:
     """One after the other. Of each, the caller reads exactly the content and its padding before asking for the next."""
-    long_name, long_size = "", -1
+    long_name, long_size, idle = "", -1, 0
     while True:
+        idle += 1
+        _need(idle <= MAX_IDLE, "it has headers and nothing behind them")
         header = file.read(BLOCK)
         _need(len(header) == BLOCK, "it is cut short")
         if not header.strip(b"\0"):
@@ -142,6 +147,7 @@ def entries(file: Bytes) -> Iterator[Entry]:
         _need(kind == REGULAR or not size, f"{name[:200]!r} is a folder with content")
         parts = _parts(name, is_folder=kind == FOLDER)
         if parts:
+            idle = 0
             mode = _number(header[100:108])
             yield Entry(parts=parts, is_folder=kind == FOLDER, is_executable=bool(mode & 0o111), size=size)
 

@@ -1,7 +1,7 @@
 """Compressed bytes as they were before, piece by piece, and never more of them than was announced.
 
-A frame that says how much is in it may hold just that. One that does not say may hold so many times what it takes
-itself: a small file that unpacks to a full disk is no archive.
+A frame that says how much is in it may hold just that. Whatever it says, all of them hold no more than so many times
+what they take themselves: a small file that unpacks to a full disk is no archive.
 """
 
 import sys
@@ -18,9 +18,13 @@ MAGIC = b"\x28\xb5\x2f\xfd"
 HEADER_BYTES = 18
 """The longest that a frame's header can be."""
 PIECE = 128 * 1024
+MOST_FRAMES = 100_000
+"""Each takes its time, however little is in it."""
 RATIO = 200
 FREE_BYTES = 64 * 1024 * 1024
 """Of frames that announce nothing: what even the smallest may unpack to."""
+ANNOUNCED_BYTES = 1024**3
+"""The same of those that do."""
 
 
 class ZstdReader:
@@ -35,7 +39,7 @@ class ZstdReader:
         self._given = 0
         self._announced = 0
         self._unannounced = False
-        self._taken = 0
+        self._taken = self._frames = 0
 
     def read(self, size: int) -> bytes:
         while len(self._ready) < size and self._next(size - len(self._ready)):
@@ -68,6 +72,9 @@ class ZstdReader:
         self._fill(HEADER_BYTES, may_end=True)
         if not self._compressed:
             return False
+        self._frames += 1
+        if self._frames > MOST_FRAMES:
+            raise BadArchive(f"it has more than {MOST_FRAMES} frames")
         size = _announced(self._compressed)
         if size is None:
             self._unannounced = True
@@ -89,7 +96,8 @@ class ZstdReader:
                 raise BadArchive("it is cut short")
 
     def _check(self) -> None:
-        bound = self._announced + (FREE_BYTES + RATIO * self._taken if self._unannounced else 0)
+        grown = RATIO * self._taken
+        bound = min(self._announced, ANNOUNCED_BYTES + grown) + (FREE_BYTES + grown if self._unannounced else 0)
         if self._given > min(bound, self._most):
             raise BadArchive(f"it unpacks to more than {min(bound, self._most)} bytes")
 

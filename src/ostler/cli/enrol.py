@@ -12,12 +12,15 @@ import typer
 
 from ostler import config
 from ostler.cli import exits
+from ostler.cli.options import Ca
 from ostler.cli.programs import DryRun, Offering, StateDir, System, read_labels
 from ostler.cli.render.terminal import note
 from ostler.cli.render.words import clean
 from ostler.domain.errors import BadInput, Conflict, NotAuthenticated, OstlerError
 from ostler.domain.hubs import same_fleet
+from ostler.domain.joining import read_invitation
 from ostler.domain.names import worker_name
+from ostler.tls import PIN, Trust
 
 if TYPE_CHECKING:
     from ostler.cli.enrolment import Enrolment, Enrolments
@@ -32,11 +35,12 @@ ABOUT_THE_SERVICE = ("install", "system", "dry_run")
 
 
 def join(
-    url: Annotated[str, typer.Argument(metavar="URL", help="The hub, like http://hub:7600.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The hub, like https://hub:7600.")],
     token: Annotated[
         str, typer.Argument(metavar="TOKEN", help="As `ostler token create --join` prints it, or @ and a file.")
     ],
     offering: Offering,
+    ca: Ca = None,
     state_dir: StateDir = None,
     system: System = None,
     pull: Annotated[
@@ -52,23 +56,23 @@ def join(
     state = config.state_dir(state_dir)
     pull = pull or sys.platform == "win32"  # the worker that keeps a connection needs POSIX
     _refuse_what_pull_cannot(offering, pull)
+    fingerprint, given = read_invitation(config.read_token(token, state, "join"))
+    enrolments, hub = Enrolments(state), config.hub_url(url)
+    name = worker_name(offering.name or socket.gethostname())
+    known = _known_by(enrolments.read(name), enrolments, hub, fingerprint, ca)
     enrolment = Enrolment(
-        hub=config.hub_url(url),
-        name=worker_name(offering.name or socket.gethostname()),
-        scope=install.usual_scope(_scope(system)),
-        pull=pull,
+        hub=hub, name=name, scope=install.usual_scope(_scope(system)), pull=pull, ca=bool(known) and "https:" in hub
     )
     keeper, service = install.manager(enrolment.scope), worker_service(enrolment, offering, state)
     if dry_run:
         return _show(keeper, service)
-    enrolments = Enrolments(state)
     _refuse_another_hub(enrolments.read(enrolment.name), enrolment)
-    given = config.read_token(token, state, "join")
-    own = _own_token(enrolments, enrolment)
-    if not _passes(enrolment, own or given, state):
+    trust = Trust(known) if known else config.trust(None, state)
+    own = _own_token(enrolments, enrolment, trust)
+    if not _passes(enrolment, own or given, state, trust):
         exits.complain("this machine did not join: nothing was registered and nothing installed")
         return exits.FAILED
-    _enrol(enrolments, enrolment, own, given)
+    _enrol(enrolments, enrolment, own, given, trust)
     if not keeper.is_present():
         return _leave_it_to_the_user(service)
     return _serve(enrolments, enrolment, keeper, service, not no_start)
@@ -113,14 +117,35 @@ def install_hub(ctx: typer.Context, state: Path, url: str, system: bool | None, 
         return _leave_it_to_the_user(service)
     state.mkdir(parents=True, exist_ok=True, mode=0o700)
     install.install(keeper, service, start=True)
-    with Hub(url, patience=Patience(tries=1)) as hub:
-        if not _happens(lambda: bool(hub.health())):
-            exits.complain(f"the service was started, but no hub answers at {url}; see: {keeper.hint(service.name)}")
-            return exits.TIMED_OUT
+
+    def answers() -> bool:
+        """By its own authority, which is there once it has started."""
+        with Hub(url, patience=Patience(tries=1), trust=config.trust(None, state)) as hub:
+            return bool(hub.health())
+
+    if not _happens(answers):
+        exits.complain(f"the service was started, but no hub answers at {url}; see: {keeper.hint(service.name)}")
+        return exits.TIMED_OUT
     print(f"the hub runs as {service.name}: {url}")
     _say_what_lasts(keeper)
     note("`ostler token create --join` makes a token for another machine")
     return exits.DONE
+
+
+def _known_by(known: "Enrolment | None", enrolments: "Enrolments", hub: str, fingerprint: str, ca: str | None) -> str:
+    """By what the hub is known here: as the join token says, as given, as when this machine joined it before; or, if
+    nothing is said, by what the system trusts."""
+    if not all(one.startswith("https:") for one in hub.split(",")):
+        if fingerprint or ca:
+            raise BadInput(
+                f"hub: this one is known by its certificate, so it is https://, not {hub}", [("hub", "no TLS")]
+            )
+        return ""
+    if fingerprint:
+        return f"{PIN}{fingerprint}"
+    if given := ca or os.environ.get("OSTLER_CA"):
+        return given
+    return str(enrolments.ca_file(known.name)) if known is not None and known.ca and same_fleet(known.hub, hub) else ""
 
 
 def options_of(ctx: typer.Context, state: Path) -> list[str]:
@@ -135,7 +160,7 @@ def options_of(ctx: typer.Context, state: Path) -> list[str]:
     if variable := os.environ.get("OSTLER_LEDGER"):
         config.refuse_password(variable, "OSTLER_LEDGER")
         given.setdefault("ledger", variable)
-    for option in ("store", "url"):
+    for option in ("store", "url", "tls", "tls_cert", "tls_key"):
         if variable := os.environ.get(f"OSTLER_{option.upper()}"):
             given.setdefault(option, variable)
     given["state_dir"] = state
@@ -189,7 +214,7 @@ def _refuse_another_hub(known: "Enrolment | None", wanted: "Enrolment") -> None:
         )
 
 
-def _own_token(enrolments: "Enrolments", enrolment: "Enrolment") -> str:
+def _own_token(enrolments: "Enrolments", enrolment: "Enrolment", trust: Trust) -> str:
     """The token that this machine has from an earlier time, where the hub still takes it."""
     from ostler.cli.selftest import PATIENCE
     from ostler.client.http import Hub
@@ -198,24 +223,24 @@ def _own_token(enrolments: "Enrolments", enrolment: "Enrolment") -> str:
     if not token:
         return ""
     try:
-        with Hub(enrolment.hub, token, patience=PATIENCE) as hub:
+        with Hub(enrolment.hub, token, patience=PATIENCE, trust=trust) as hub:
             return token if hub.seen()["name"] == enrolment.name else ""
     except OstlerError:
         return ""
 
 
-def _passes(enrolment: "Enrolment", token: str, state: Path) -> bool:
+def _passes(enrolment: "Enrolment", token: str, state: Path, trust: Trust) -> bool:
     from ostler.cli import selftest
 
     spawns = selftest.spawn_plainly if enrolment.pull else selftest.spawn_supervised
     passes = True
-    for check in selftest.checks(enrolment.hub, token, state, spawns):
+    for check in selftest.checks(enrolment.hub, token, state, spawns, trust):
         print(f"{'ok' if check.ok else 'failed':<7} {check.what:<8} {clean(check.told)}", flush=True)
         passes = passes and check.ok
     return passes
 
 
-def _enrol(enrolments: "Enrolments", enrolment: "Enrolment", own: str, given: str) -> None:
+def _enrol(enrolments: "Enrolments", enrolment: "Enrolment", own: str, given: str, trust: Trust) -> None:
     from ostler.client.http import Hub
 
     if own:
@@ -223,10 +248,10 @@ def _enrol(enrolments: "Enrolments", enrolment: "Enrolment", own: str, given: st
             f"{enrolment.name} is enrolled already; its service is brought up to date, and the given token is not spent"
         )
     else:
-        with Hub(enrolment.hub, given) as hub:
+        with Hub(enrolment.hub, given, trust=trust) as hub:
             own = hub.enrol(enrolment.name)
         print(f"{'ok':<7} {'enrolled':<8} as {enrolment.name}", flush=True)
-    enrolments.keep(enrolment, own)
+    enrolments.keep(enrolment, own, trust.certificates())
 
 
 def _leave_it_to_the_user(service: "Service") -> int:
@@ -243,7 +268,7 @@ def _serve(enrolments: "Enrolments", enrolment: "Enrolment", keeper: "Manager", 
     from ostler.units import install
 
     token = enrolments.token(enrolment.name)
-    with Hub(enrolment.hub, token, patience=Patience(tries=1)) as hub:
+    with Hub(enrolment.hub, token, patience=Patience(tries=1), trust=enrolments.trust(enrolment)) as hub:
         before = _mark(hub.seen(), enrolment)
         try:
             install.install(keeper, service, start=start)
@@ -287,7 +312,7 @@ def _give_back(enrolments: "Enrolments", enrolment: "Enrolment") -> None:
     if not token:
         return
     try:
-        with Hub(enrolment.hub, token, patience=PATIENCE) as hub:
+        with Hub(enrolment.hub, token, patience=PATIENCE, trust=enrolments.trust(enrolment)) as hub:
             hub.leave()
     except NotAuthenticated:
         note("the hub did not know its token any more")

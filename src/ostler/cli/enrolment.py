@@ -8,11 +8,16 @@ from pathlib import Path
 
 import msgspec
 
+from ostler import config
 from ostler.cli.programs import Offering
 from ostler.domain.errors import BadInput, NotFound
+from ostler.domain.hubs import same_fleet
+from ostler.tls import Trust
 from ostler.units.service import Scope, Service
 
-RECORD, TOKEN = "enrolment.json", "enrolled.token"
+RECORD, TOKEN, CA = "enrolment.json", "enrolled.token", "hub-ca.pem"
+NEWER_TOKEN = "worker.token"
+"""The worker's own, where the hub has given it another since."""
 STOPS_AFTER_S = 60.0
 """Beyond its drain: for the last results, and for processes that do not want to end."""
 HUB_STOPS_S = 60.0
@@ -37,6 +42,8 @@ class Enrolment(msgspec.Struct, kw_only=True):
     name: str
     scope: Scope
     pull: bool = False
+    ca: bool = False
+    """Whether the hub is known by a certificate that is kept beside this, and by no other."""
 
     @property
     def service(self) -> str:
@@ -52,6 +59,13 @@ class Enrolments:
     def token_file(self, name: str) -> Path:
         return self._folder(name) / TOKEN
 
+    def ca_file(self, name: str) -> Path:
+        return self._folder(name) / CA
+
+    def trust(self, enrolment: "Enrolment") -> Trust:
+        """By what this machine knows the hub that it has joined."""
+        return Trust(str(self.ca_file(enrolment.name))) if enrolment.ca else config.trust(None, self.state)
+
     def read(self, name: str) -> Enrolment | None:
         try:
             return msgspec.json.decode((self._folder(name) / RECORD).read_bytes(), type=Enrolment)
@@ -59,10 +73,14 @@ class Enrolments:
             return None
 
     def token(self, name: str) -> str:
-        try:
-            return self.token_file(name).read_text().strip()
-        except (FileNotFoundError, NotADirectoryError):
-            return ""
+        """The newest that its hub has given it."""
+        known = self.read(name)
+        for file in (self._folder(name) / NEWER_TOKEN, self.token_file(name)):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, IndexError):
+                secret, *whose = file.read_text().split()
+                if not whose or (known is not None and same_fleet(whose[0], known.hub)):
+                    return secret
+        return ""
 
     def the_one(self, name: str | None) -> Enrolment:
         """The one of this name; where none is given, the only one."""
@@ -76,14 +94,18 @@ class Enrolments:
             raise BadInput(f"several workers of this machine have joined; choose one (--name): {_names(chosen)}")
         return chosen[0]
 
-    def keep(self, enrolment: Enrolment, token: str) -> None:
+    def keep(self, enrolment: Enrolment, token: str, ca: str) -> None:
         self._folder(enrolment.name).mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(self.token_file(enrolment.name), f"{token}\n".encode())
+        if token != self.token(enrolment.name):
+            _write(self.token_file(enrolment.name), f"{token}\n".encode())
+            (self._folder(enrolment.name) / NEWER_TOKEN).unlink(missing_ok=True)
+        if enrolment.ca:
+            _write(self.ca_file(enrolment.name), ca.encode())
         _write(self._folder(enrolment.name) / RECORD, msgspec.json.format(msgspec.json.encode(enrolment)) + b"\n")
 
     def forget(self, name: str) -> None:
-        for path in (self.token_file(name), self._folder(name) / RECORD):
-            path.unlink(missing_ok=True)
+        for file in (TOKEN, NEWER_TOKEN, CA, RECORD):
+            (self._folder(name) / file).unlink(missing_ok=True)
 
     def _folder(self, name: str) -> Path:
         return self.state / "workers" / name
@@ -93,6 +115,7 @@ def worker_service(enrolment: Enrolment, offering: Offering, state: Path) -> Ser
     token = f"@{Enrolments(state).token_file(enrolment.name)}"
     argv = _python("ostler.pull") if enrolment.pull else (*_python("ostler.cli"), "worker")
     argv += ("--hub", enrolment.hub, "--token", token, "--name", enrolment.name, "--state-dir", str(state))
+    argv += ("--ca", str(Enrolments(state).ca_file(enrolment.name))) if enrolment.ca else ()
     return Service(
         name=enrolment.service,
         title=f"Ostler worker {enrolment.name}",

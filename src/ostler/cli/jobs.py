@@ -161,6 +161,18 @@ def requeue(jobs: JobIds, access: Access, json: Json = False) -> int:
         return _each(jobs, hub.requeue, lambda job: f"{titled(job)} waits for a place again", json)
 
 
+def priority(
+    value: Annotated[int, typer.Argument(metavar="PRIORITY", help="Higher goes first; 0 is usual.")],
+    jobs: JobIds,
+    access: Access,
+    json: Json = False,
+) -> int:
+    """Give jobs another priority while they wait or run."""
+    with connect(access) as hub:
+        told = f"has priority {value}"
+        return _each(jobs, lambda job_id: hub.prioritize(job_id, value), lambda job: f"{titled(job)} {told}", json)
+
+
 def _told_cancelled(job: Document) -> str:
     if job["state"] == states.CANCELLED:
         return f"cancelled {titled(job)}"

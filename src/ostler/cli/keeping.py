@@ -1,7 +1,7 @@
 """What an operator does beside the hub, on its own machine: backups, and a look whether all is well."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,9 @@ from ostler.cli.programs import ConfigFile, LedgerUrl, StateDir, StoreDir
 from ostler.cli.render.terminal import note, show_json
 from ostler.cli.render.words import clean
 from ostler.domain.errors import OstlerError
+
+if TYPE_CHECKING:
+    from ostler.tls import Trust
 
 BackupFile = Annotated[Path, typer.Argument(metavar="FILE", help="The backup.")]
 
@@ -67,7 +70,7 @@ def doctor(
         {"what": finding.what, "ok": finding.ok, "told": finding.told}
         for finding in keeping.examine(keeping.place(state, config_file, ledger, store))
     ]
-    found += [_hub(url) for url in config.hub_url(access.hub, state).split(",")]
+    found += [_hub(url, config.trust(access.ca, state)) for url in config.hub_url(access.hub, state).split(",")]
     if json:
         show_json({"findings": found})
     else:
@@ -76,12 +79,12 @@ def doctor(
     return exits.DONE if all(finding["ok"] for finding in found) else exits.FAILED
 
 
-def _hub(url: str) -> dict[str, Any]:
+def _hub(url: str, trust: "Trust") -> dict[str, Any]:
     from ostler.client.http import Hub
     from ostler.client.transport import Patience
 
     try:
-        with Hub(url, patience=Patience(tries=1)) as hub:
+        with Hub(url, patience=Patience(tries=1), trust=trust) as hub:
             said = hub.health()
     except OstlerError as error:
         return {"what": "hub", "ok": False, "told": str(error)}

@@ -10,6 +10,7 @@ import typer
 from ostler import __version__
 from ostler.cli import (
     artifacts,
+    audit,
     enrol,
     exits,
     follow,
@@ -20,6 +21,7 @@ from ostler.cli import (
     manifest,
     models,
     programs,
+    secrets,
     settings,
     simulate,
     sweeps,
@@ -76,6 +78,8 @@ def _register() -> None:
     app.command("wait", cls=Command, rich_help_panel=work)(spread(follow.wait))
     app.command("cancel", cls=Command, rich_help_panel=work)(spread(jobs.cancel))
     app.command("requeue", cls=Command, rich_help_panel=work)(spread(jobs.requeue))
+    below_zero = {"ignore_unknown_options": True}
+    app.command("priority", cls=Command, rich_help_panel=work, context_settings=below_zero)(spread(jobs.priority))
     app.command("apply", cls=Command, rich_help_panel=work)(spread(manifest.apply))
     app.command("plan", cls=Command, rich_help_panel=work)(spread(manifest.plan))
     app.command("reload", cls=Command, rich_help_panel=work)(spread(manifest.reload))
@@ -119,15 +123,32 @@ def _register() -> None:
     worker.command("resume", cls=Command)(spread(machines.resume))
     app.command("join", cls=Command, rich_help_panel=fleet)(spread(enrol.join))
     app.command("leave", cls=Command, rich_help_panel=fleet)(spread(enrol.leave))
-    token = _group("token", "Make, list and revoke tokens.", fleet, no_args_is_help=True)
+    token = _group("token", "Make, list, replace and revoke tokens.", fleet, no_args_is_help=True)
     token.command("create", cls=Command)(spread(tokens.create))
     token.command("list", cls=Command)(spread(tokens.list_tokens))
     token.command("revoke", cls=Command)(spread(tokens.revoke))
+    token.command("rotate", cls=Command)(spread(tokens.rotate))
+    _register_guarding(fleet)
     app.command("backup", cls=Command, rich_help_panel=fleet)(spread(keeping.backup))
     app.command("restore", cls=Command, rich_help_panel=fleet)(spread(keeping.restore))
     app.command("doctor", cls=Command, rich_help_panel=fleet)(spread(keeping.doctor))
     config = _group("config", "What is set, and where it came from.", fleet, no_args_is_help=True)
     config.command("show", cls=Command)(spread(settings.show))
+
+
+def _register_guarding(panel: str) -> None:
+    secret = _group("secret", "Set, list and delete secrets that jobs are given.", panel, no_args_is_help=True)
+    secret.command("set", cls=Command)(spread(secrets.set_secret))
+    secret.command("list", cls=Command)(spread(secrets.list_secrets))
+    secret.command("delete", cls=Command)(spread(secrets.delete))
+    told = _group(
+        "audit",
+        "Who did what to which object, and whether that is all still there.",
+        panel,
+        invoke_without_command=True,
+        callback=spread(audit.audit),
+    )
+    told.command("verify", cls=Command)(spread(audit.verify))
 
 
 _register()

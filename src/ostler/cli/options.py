@@ -17,6 +17,16 @@ JobId = Annotated[
 JobIds = Annotated[
     list[str], typer.Argument(metavar="ID...", help="Jobs: ids, the beginnings of ids, or names (the newest job each).")
 ]
+Ca = Annotated[
+    str | None,
+    typer.Option(
+        "--ca",
+        metavar="FILE|sha256:…",
+        help="By what a hub with TLS is known: a certificate, or its fingerprint; else $OSTLER_CA, else what the "
+        "system trusts.",
+        rich_help_panel=HUB_PANEL,
+    ),
+]
 WorkerId = Annotated[str, typer.Argument(metavar="ID", help="A worker's id, as `ostler workers` shows it.")]
 
 
@@ -29,7 +39,7 @@ class Access:
         typer.Option(
             "--hub",
             metavar="URL",
-            help="The hub; else $OSTLER_HUB, else http://127.0.0.1:7600.",
+            help="The hub; else $OSTLER_HUB, else that of the state folder, else http://127.0.0.1:7600.",
             rich_help_panel=HUB_PANEL,
         ),
     ] = None
@@ -42,6 +52,7 @@ class Access:
             rich_help_panel=HUB_PANEL,
         ),
     ] = None
+    ca: Ca = None
     state_dir: Annotated[
         Path | None,
         typer.Option(
@@ -54,7 +65,9 @@ class Access:
 
     def over(self, other: "Access") -> "Access":
         """These, and where one is not given, the other's."""
-        return Access(self.hub or other.hub, self.token or other.token, self.state_dir or other.state_dir)
+        return Access(
+            self.hub or other.hub, self.token or other.token, self.ca or other.ca, self.state_dir or other.state_dir
+        )
 
 
 def spread(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,14 +7,18 @@ import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ostler import config
 from ostler.cli import exits
 from ostler.cli.options import Access, Json
+from ostler.cli.session import warn_of_argv
 from ostler.domain.errors import BadInput
+
+if TYPE_CHECKING:
+    from ostler.tls import Wanted
 
 StateDir = Annotated[
     Path | None,
@@ -64,8 +68,23 @@ OwnUrl = Annotated[
         show_default=False,
     ),
 ]
-Host = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Listen here; 0.0.0.0 for other machines.")]
+Host = Annotated[
+    str, typer.Option("--host", metavar="ADDRESS", help="Listen here; 0.0.0.0 for other machines, with TLS.")
+]
 Port = Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Listen on this port; 0: a free one.")]
+Tls = Annotated[
+    str,
+    typer.Option(
+        "--tls",
+        metavar="auto",
+        help="Speak TLS with certificates of the hub's own making; else $OSTLER_TLS, else ostler.toml's.",
+        show_default=False,
+    ),
+]
+TlsCert = Annotated[
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="Speak TLS with this certificate and those above it.")
+]
+TlsKey = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="The key to --tls-cert.")]
 GatewayPort = Annotated[
     int,
     typer.Option(
@@ -96,6 +115,9 @@ def hub(
     ledger: LedgerUrl = "",
     store: StoreDir = None,
     url: OwnUrl = "",
+    tls: Tls = "",
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     log_level: LogLevel = "info",
     stop_on_eof: Leashed = False,
     install: Annotated[bool, typer.Option("--install", help="As a service of this machine, from now on.")] = False,
@@ -110,10 +132,12 @@ def hub(
     if install or dry_run:
         from ostler.cli.enrol import install_hub
 
-        return install_hub(ctx, state, reached_at(host, port), system, dry_run)
+        wanted = chosen_tls(host, (tls, tls_cert, tls_key), config.config_file(config_file, state))
+        return install_hub(ctx, state, reached_at(host, port, bool(wanted)), system, dry_run)
     if stop_on_eof:
         leash()
     from ostler.hub.main import HubOptions, run
+    from ostler.tls import Wanted
 
     options = HubOptions(
         host=host,
@@ -126,14 +150,26 @@ def hub(
         ledger=ledger,
         store=store,
         url=url,
+        tls=Wanted(tls, tls_cert, tls_key),
     )
     return run(options)
 
 
-def reached_at(host: str, port: int) -> str:
+def chosen_tls(host: str, given: "tuple[str, Path | None, Path | None]", settings: Path | None) -> "Wanted":
+    """How a hub that listens there is to be spoken to; refused where others could listen in."""
+    from ostler.hub import tls
+    from ostler.hub.settings import load
+    from ostler.tls import Wanted
+
+    chosen = tls.chosen(Wanted(*given), load(settings))
+    tls.refuse_open_without(host, chosen)
+    return chosen
+
+
+def reached_at(host: str, port: int, with_tls: bool = False) -> str:
     """From this machine, a hub that listens there."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"http{'s' if with_tls else ''}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 @dataclass(frozen=True)
@@ -179,6 +215,7 @@ def worker(
     if check:
         return _check(offering.offer, json)
     state, labels = config.state_dir(access.state_dir), read_labels(offering.label or [])
+    warn_of_argv(access.token)
     if stop_on_eof:
         leash()
     from ostler.worker.main import WorkerOptions, run
@@ -187,6 +224,8 @@ def worker(
         WorkerOptions(
             hub=config.hub_url(access.hub, state),
             token=config.read_token(access.token, state, "join"),
+            token_file=config.token_file(access.token, state, "join"),
+            trust=config.trust(access.ca, state),
             name=offering.name or socket.gethostname(),
             labels=labels,
             slots=offering.slots,
@@ -243,8 +282,13 @@ def up(
     port: Port = config.DEFAULT_PORT,
     gateway_port: GatewayPort = config.DEFAULT_GATEWAY_PORT,
     state_dir: StateDir = None,
+    tls: Tls = "",
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
 ) -> int:
     """Run a hub and a worker for this machine, until Ctrl-C."""
     from ostler.cli.up import bring_up
 
-    return bring_up(host, port, gateway_port, state_dir)
+    state = config.state_dir(state_dir)
+    wanted = chosen_tls(host, (tls, tls_cert, tls_key), config.config_file(None, state))
+    return bring_up(host, port, gateway_port, state_dir, wanted)

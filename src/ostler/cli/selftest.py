@@ -16,6 +16,7 @@ from ostler.client.errors import HubUnreachable
 from ostler.client.http import Hub
 from ostler.client.transport import Patience, Transport
 from ostler.domain.errors import NotAllowed, NotAuthenticated, OstlerError
+from ostler.tls import Trust
 
 PATIENCE = Patience(tries=2)
 SPAWN_S = 60.0
@@ -31,19 +32,19 @@ class Check(NamedTuple):
     """What was found; of a failure, also what to do."""
 
 
-def checks(url: str, token: str, state: Path, spawns: Callable[[Path], str]) -> Iterator[Check]:
+def checks(url: str, token: str, state: Path, spawns: Callable[[Path], str], trust: Trust) -> Iterator[Check]:
     """Each as soon as it is known; without an answer of the hub, those that need none. `spawns` is told a folder, and
     tells what is wrong with it."""
     try:
         begun = time.time()
-        answer = Transport(url, "", PATIENCE).request("GET", "/v1/health")
+        answer = Transport(url, "", PATIENCE, trust).request("GET", "/v1/health")
         version = _version(answer.body)
     except OstlerError as error:
         yield Check("hub", False, str(error))
     else:
         yield Check("hub", True, f"{url} answers; it is version {version}, this is {__version__}")
         yield _clock(answer.headers.get("Date", ""), (begun + time.time()) / 2)
-        yield _token(url, token)
+        yield _token(url, token, trust)
     yield _machine(state)
     yield _disk(state)
     yield _process(state, spawns)
@@ -69,9 +70,9 @@ def _clock(date: str, now: float) -> Check:
     return Check("clock", False, f"{told}; set it (timedatectl set-ntp true), or set the hub's")
 
 
-def _token(url: str, token: str) -> Check:
+def _token(url: str, token: str, trust: Trust) -> Check:
     try:
-        with Hub(url, token, patience=PATIENCE) as hub:
+        with Hub(url, token, patience=PATIENCE, trust=trust) as hub:
             role = str(hub.me().get("role", "unknown"))
     except NotAllowed:
         # A single-use one may do nothing but join, not even ask whose it is.

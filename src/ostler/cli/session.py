@@ -4,10 +4,17 @@ from typing import TYPE_CHECKING
 
 from ostler import config
 from ostler.cli.options import Access
+from ostler.cli.render.terminal import note
 from ostler.domain.errors import NotAuthenticated
 
 if TYPE_CHECKING:
     from ostler.client.http import Hub
+
+
+def warn_of_argv(token: str | None) -> None:
+    """What stands on a command line is in the list of processes, and in the shell's history."""
+    if token and not token.startswith("@"):
+        note("a token on the command line can be read by everybody on this machine: use --token @FILE, or OSTLER_TOKEN")
 
 
 def connect(access: Access) -> "Hub":
@@ -19,11 +26,12 @@ def connect(access: Access) -> "Hub":
     # What a retry has to say, the error says in the end if there is one.
     logging.getLogger("ostler.client").setLevel(logging.ERROR)
     state = config.state_dir(access.state_dir)
-    url = config.hub_url(access.hub, state)
+    url, trust = config.hub_url(access.hub, state), config.trust(access.ca, state)
+    warn_of_argv(access.token)
     try:
-        return Hub(url, config.read_token(access.token, state, "admin"))
+        return Hub(url, config.read_token(access.token, state, "admin"), trust=trust)
     except NotAuthenticated:
         # Before the first `ostler up` there is no token either: that no hub is there is then the thing to say.
-        with Hub(url) as hub:
+        with Hub(url, trust=trust) as hub:
             hub.health()
         raise

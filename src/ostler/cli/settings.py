@@ -38,6 +38,7 @@ def settings(access: Access) -> list[dict[str, Any]]:
         {"setting": "hub", "value": config.hub_url(access.hub, state), "from": origin(access.hub, "hub")},
         {"setting": "state-dir", "value": str(state), "from": origin(access.state_dir, "state-dir")},
         _token(access, state),
+        _ca(access, state),
         *_of_the_hub(state),
     ]
 
@@ -53,6 +54,7 @@ def _of_the_hub(state: Path) -> list[dict[str, Any]]:
     rows = [{"setting": "config", "value": str(path) if path else "none", "from": origin(None, "config")}]
     rows.append(_ledger(found.ledger, source, state))
     rows.append(_store(found.store, source, state))
+    rows.append(_tls(found, source))
     rows.append({"setting": "retention", "value": _retention(found.retention), "from": source})
     rows += [
         {"setting": f"templates.{name}", "value": _told(one), "from": source} for name, one in found.templates.items()
@@ -115,6 +117,25 @@ def _token(access: Access, state: Path) -> dict[str, Any]:
     except NotAuthenticated:
         return {"setting": "token", "value": "none", "from": f"{source}, which cannot be read"}
     return {"setting": "token", "value": "set", "from": source}
+
+
+def _ca(access: Access, state: Path) -> dict[str, Any]:
+    """By what hubs are known."""
+    source, own = origin(access.ca, "ca"), state / config.CA_FILE
+    if source != "default":
+        return {"setting": "ca", "value": access.ca or os.environ["OSTLER_CA"], "from": source}
+    return {"setting": "ca", "value": f"{own}, and the system's" if own.exists() else "the system's", "from": source}
+
+
+def _tls(found: Any, source: str) -> dict[str, Any]:
+    """How a hub that starts here is spoken to."""
+    from ostler.hub import tls
+    from ostler.tls import Wanted
+
+    where = next((one for one in ("tls", "tls-cert") if origin(None, one) != "default"), "")
+    chosen = tls.chosen(Wanted(), found)
+    value = str(chosen.certificate) if chosen.certificate is not None else chosen.mode or "none"
+    return {"setting": "tls", "value": value, "from": origin(None, where) if where else source if chosen else "default"}
 
 
 def origin(flag: Any, name: str) -> str:

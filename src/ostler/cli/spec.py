@@ -92,6 +92,12 @@ class SpecOptions:
         list[str] | None,
         _option("--env", "A variable for the program; K alone takes the value it has here. Repeatable.", RUNS, "K=V"),
     ] = None
+    secret: Annotated[
+        list[str] | None,
+        _option(
+            "--secret", "A secret, as a file in $OSTLER_SECRETS; :K also as a variable. Repeatable.", RUNS, "NAME[:K]"
+        ),
+    ] = None
     service: Annotated[bool, _option("--service", "A service: without end, in a service slot.", RUNS)] = False
     on_oom: Annotated[
         str | None, _option("--on-oom", "larger: out of GPU memory, run again on a larger GPU.", RUNS, "RULE")
@@ -152,6 +158,7 @@ FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "on_oom": ("on_oom", _as_given),
     "preemptible": ("preemptible", _as_given),
     "output": ("outputs", _as_given),
+    "secret": ("secrets", _as_given),
 }
 """For each option its field in the spec, and how its text becomes the value there."""
 

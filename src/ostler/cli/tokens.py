@@ -1,6 +1,6 @@
 """Tokens: who may talk to the hub, and how far that reaches."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,13 +11,18 @@ from ostler.cli.session import connect
 from ostler.domain.errors import BadInput
 from ostler.domain.quantities import parse_duration
 
+if TYPE_CHECKING:
+    from ostler.client.http import Hub
+
 JOIN_ONCE = "join-once"
+KEPT_WITHIN_S, LOOK_S = 10.0, 0.2
 
 
 def create(
     access: Access,
     role: Annotated[
-        str | None, typer.Option("--role", metavar="ROLE", help="viewer, user, operator, or worker.")
+        str | None,
+        typer.Option("--role", metavar="ROLE", help="viewer, user, operator, worker, or gateway (models only)."),
     ] = None,
     user: Annotated[
         str, typer.Option("--user", metavar="USER", help="Whose it is; the role's name if not given.")
@@ -27,13 +32,13 @@ def create(
     ] = False,
     expires: Annotated[
         str | None,
-        typer.Option("--expires", metavar="TIME", help="Good for this long, like 8h or 30d; with --join 24h."),
+        typer.Option("--expires", metavar="TIME", help="Good for this long, like 8h or 30d; with --join 15m."),
     ] = None,
     json: Json = False,
 ) -> int:
     """Make a token and print it. It is shown once and kept nowhere."""
     if join == (role is not None):
-        raise BadInput("say what the token is for: --role viewer, user, operator or worker, or --join")
+        raise BadInput("say what the token is for: --role viewer, user, operator, worker or gateway, or --join")
     expires_s = None if expires is None else _seconds(expires)
     with connect(access) as hub:
         made = hub.create_token(role or JOIN_ONCE, user, expires_s)
@@ -81,6 +86,52 @@ def list_tokens(
 
     show(token_table(found))
     return exits.DONE
+
+
+def rotate(
+    token_id: Annotated[
+        str,
+        typer.Argument(metavar="ID", help="As `ostler token list` shows it; or admin, or join: the hub's own files."),
+    ],
+    access: Access,
+    json: Json = False,
+) -> int:
+    """Replace a token's secret; the old one is good for a minute more."""
+    with connect(access) as hub:
+        made = hub.rotate_token(token_id)
+        if "token" not in made and "file" not in made:
+            return _await_worker(hub, made, json)
+    if json:
+        show_json(made)
+    elif "file" in made:
+        print(f"replaced {token_id}: it is in {made['file']} of the hub's state folder, and nowhere else")
+    else:
+        print(made["token"])
+        note(
+            f"token {made['id']} of {made['user']}, role {made['role']}, in place of {token_id}; it is not shown again"
+        )
+    return exits.DONE
+
+
+def _await_worker(hub: "Hub", made: dict[str, Any], json: bool) -> int:
+    """It was given to the worker, which keeps it and says so; until then the old one is its token."""
+    import time
+
+    deadline = time.monotonic() + KEPT_WITHIN_S
+    while not (kept := _is_kept(hub, made)) and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+    if json:
+        show_json({**made, "kept": kept})
+    elif kept:
+        print(f"replaced: {made['user']} has token {made['id']} now")
+    if not kept:
+        note(f"{made['user']} has not said that it keeps its new token, so its old one stays good; is it an older one?")
+    return exits.DONE if kept else exits.TIMED_OUT
+
+
+def _is_kept(hub: "Hub", made: dict[str, Any]) -> bool:
+    old = made["replaces"]["id"]
+    return any(token["id"] == old and token["expires_at"] for token in hub.tokens())
 
 
 def revoke(

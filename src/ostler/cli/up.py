@@ -14,6 +14,7 @@ from ostler import config
 from ostler.cli import exits
 from ostler.cli.render.terminal import note
 from ostler.cli.settings import origin
+from ostler.tls import Wanted
 
 WORKER_STOPS_S = 20.0
 HUB_STOPS_S = 15.0
@@ -104,13 +105,14 @@ class Family:
             child.stop(stops_s)
 
 
-def bring_up(host: str, port: int, gateway_port: int, chosen_state: Path | None) -> int:
+def bring_up(host: str, port: int, gateway_port: int, chosen_state: Path | None, wanted: Wanted) -> int:
     """Both, until one ends or we are told to stop. The exit code of the one that ended by itself, else 0."""
     state = config.state_dir(chosen_state)
     state_was_chosen = origin(chosen_state, "state-dir") != "default"
     family = Family()
     try:
-        url = _start_hub(family, ["--host", host, "--port", str(port), "--gateway-port", str(gateway_port)], state)
+        where = ["--host", host, "--port", str(port), "--gateway-port", str(gateway_port), *wanted.options()]
+        url = _start_hub(family, where, state)
         if url:
             join = f"@{state / config.TOKEN_FILES['join']}"
             arguments = ["worker", "--hub", url, "--token", join, "--state-dir", str(state), "--drain-seconds", DRAIN_S]
@@ -139,7 +141,7 @@ def _start_hub(family: Family, where: Sequence[str], state: Path) -> str:
     )
     if not family.wait_for(lambda: _identity(told_here) not in (None, before)):
         return ""
-    return told_here.read_text().strip().replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
+    return told_here.read_text().strip()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
@@ -164,6 +166,6 @@ def _tell(url: str, host: str, state: Path, state_was_chosen: bool) -> None:
         lines += [
             "",
             "  On another machine, with the token that `ostler token create --join` prints:",
-            f"    ostler join http://{socket.gethostname()}:{port} TOKEN",
+            f"    ostler join https://{socket.gethostname()}:{port} TOKEN",
         ]
     print("\n".join([*lines, "", "  Ctrl-C stops both.", ""]), flush=True)

@@ -32,9 +32,10 @@ def connect_async(
     state_dir: str | Path | None = None,
     *,
     patience: Patience | None = None,
+    ca: str | None = None,
 ) -> "AsyncFleet":
     """`await` it, or use it in `async with`. What is not given is found as `connect` finds it."""
-    return AsyncFleet(connect(hub, token, state_dir, patience=patience))
+    return AsyncFleet(connect(hub, token, state_dir, patience=patience, ca=ca))
 
 
 class AsyncFleet:

@@ -75,7 +75,8 @@ class Household:
         where.unlink(missing_ok=True)
         self._start("hub", ["hub", "--host", "127.0.0.1", "--port", "0"])
         self.wait_for(where.exists, "the hub did not come up", timeout_s)
-        hub = Hub(where.read_text().strip(), config.read_token(f"@{self.state / 'admin.token'}", self.state, "admin"))
+        token = config.read_token(f"@{self.state / 'admin.token'}", self.state, "admin")
+        hub = Hub(where.read_text().strip(), token, trust=config.trust(None, self.state))
         self.wait_for(lambda: _answers(hub), "the hub did not come up", timeout_s)
         return hub
 

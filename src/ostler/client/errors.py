@@ -115,6 +115,7 @@ _BY_STATUS: dict[int, type[OstlerError]] = {
         domain.TooLarge,
         domain.BadInput,
         domain.QuotaExceeded,
+        domain.NoSpace,
     )
 }
 

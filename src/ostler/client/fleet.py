@@ -27,13 +27,18 @@ def connect(
     state_dir: str | Path | None = None,
     *,
     patience: Patience | None = None,
+    ca: str | None = None,
 ) -> "Fleet":
     """The fleet of a hub. What is not given comes from OSTLER_HUB and OSTLER_TOKEN, else from this machine's hub.
 
+    `ca`: by what a hub with TLS is known: its authority's certificate (a file), or `sha256:` and the fingerprint of
+    that; else OSTLER_CA, else what the system trusts.
+
     Nothing is sent yet: a hub that is not there shows with the first call.
     """
-    url = config.hub_url(hub)
-    return Fleet(Hub(url, config.read_token(token, config.state_dir(state_dir), "admin"), patience=patience))
+    state = config.state_dir(state_dir)
+    url, trust = config.hub_url(hub, state), config.trust(ca, state)
+    return Fleet(Hub(url, config.read_token(token, state, "admin"), patience=patience, trust=trust))
 
 
 class Fleet:
@@ -91,6 +96,7 @@ class Fleet:
         env: Mapping[str, str] | None = None,
         user_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        secrets: Sequence[str] | None = None,
         id: str | None = None,
         **kwargs: Any,
     ) -> Job:
@@ -113,6 +119,7 @@ class Fleet:
             "env": env,
             "user_id": user_id,
             "metadata": metadata,
+            "secrets": secrets,
         }
         given = [option for option, value in options.items() if value is not None]
         functions.check_call(fn, args, kwargs, given)

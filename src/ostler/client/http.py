@@ -15,6 +15,7 @@ from ostler.client.logs import tail
 from ostler.client.streams import QUIET_S, Outage, Stream, is_quiet, server_sent_events
 from ostler.client.transport import READ_S, Answer, Patience, Query, Transport, Upload
 from ostler.domain.job import JobSpec
+from ostler.tls import Trust
 
 Document = dict[str, Any]
 Spec = JobSpec | Mapping[str, Any]
@@ -31,10 +32,12 @@ VERIFY_S = 3600.0
 class Hub:
     """One hub, as one user. Safe to use from several threads; `close` when done."""
 
-    def __init__(self, url: str, token: str = "", *, patience: Patience | None = None) -> None:
+    def __init__(
+        self, url: str, token: str = "", *, patience: Patience | None = None, trust: Trust | None = None
+    ) -> None:
         self.url = url.rstrip("/")
         self.patience = patience or Patience()
-        self._transport = Transport(self.url, token, self.patience)
+        self._transport = Transport(self.url, token, self.patience, trust)
 
     @property
     def address(self) -> str:
@@ -124,6 +127,10 @@ class Hub:
 
     def cancel(self, job_id: str) -> Document:
         return self._post(_job(job_id) + "/cancel")
+
+    def prioritize(self, job_id: str, priority: int) -> Document:
+        """Among which others it waits from now on."""
+        return self._post(_job(job_id) + "/priority", {"priority": priority})
 
     def requeue(self, job_id: str) -> Document:
         # Not sent twice: the second would throw away the run that the first has started.
@@ -309,8 +316,44 @@ class Hub:
         # Not sent twice: the first one's secret would be lost, and the token would stay.
         return self._post("/v1/tokens", {"role": role, "user": user, "expires_s": expires_s}, repeatable=False)
 
+    def rotate_token(self, token_id: str) -> Document:
+        # Not sent twice: the first one's secret would be lost.
+        return self._post("/v1/tokens/" + _part(token_id, "token") + "/rotate", repeatable=False)
+
     def revoke_token(self, token_id: str) -> None:
         self._transport.request("DELETE", "/v1/tokens/" + _part(token_id, "token"))
+
+    # The audit
+
+    def audit(
+        self,
+        *,
+        since: float | None = None,
+        actor: str | None = None,
+        object: str | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> Document:
+        """One page {"rows", "next"}, newest first, and where the chain of the rows ends and begins."""
+        query = {"since": since, "actor": actor, "object": object, "limit": limit, "cursor": cursor}
+        return self._get("/v1/audit", query)
+
+    # Secrets
+
+    def secrets(self) -> list[Document]:
+        """Whose they are and who set them; never what is in them."""
+        found: list[Document] = self._get("/v1/secrets")["secrets"]
+        return found
+
+    def set_secret(self, name: str, value: bytes, *, user: str | None = None, fleet: bool = False) -> Document:
+        headers = {"Content-Type": "application/octet-stream"}
+        query = {"user": user, "fleet": 1 if fleet else None}
+        path = "/v1/secrets/" + _part(name, "secret")
+        return _document(self._transport.request("PUT", path, query=query, body=value, headers=headers))
+
+    def delete_secret(self, name: str, *, user: str | None = None, fleet: bool = False) -> None:
+        query = {"user": user, "fleet": 1 if fleet else None}
+        self._transport.request("DELETE", "/v1/secrets/" + _part(name, "secret"), query=query)
 
     # A machine that joins or leaves, with a token of its own
 

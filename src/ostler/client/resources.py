@@ -1,7 +1,7 @@
 """`resources` and the options beside it, as people write them, and the fields of a spec that they stand for."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypedDict
 
@@ -42,6 +42,8 @@ class Options(TypedDict, total=False):
     env: Mapping[str, str] | None
     user_id: str | None
     metadata: Mapping[str, Any] | None
+    secrets: Sequence[str] | None
+    """NAME, or NAME:VARIABLE."""
 
 
 OPTIONS = tuple(Options.__annotations__)
@@ -62,6 +64,8 @@ def spec_fields(options: Options, taker: str) -> dict[str, Any]:
             if not isinstance(given[name], Mapping):
                 raise BadResources(f"{name} must be a dictionary, not {given[name]!r}")
             given[name] = dict(given[name])
+    if "secrets" in given:
+        given["secrets"] = [given["secrets"]] if isinstance(given["secrets"], str) else list(given["secrets"])
     if "tier" in given:
         given["job_tier"] = given.pop("tier")
     return {**fields, **given}

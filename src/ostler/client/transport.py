@@ -2,6 +2,7 @@
 
 import logging
 import random
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO
@@ -24,6 +25,7 @@ from ostler import __version__
 from ostler.client.errors import BadInput, HubUnreachable, from_problem
 from ostler.domain.errors import NotAuthenticated
 from ostler.domain.hubs import LEADER_HEADER, Addresses
+from ostler.tls import Trust, is_untrusted
 
 CONNECTIONS = 256
 """Kept open for the next request; never more than were in use at once, so a high number costs nothing."""
@@ -84,7 +86,7 @@ Body = bytes | Upload
 class Transport:
     """The connections to one hub. Safe to use from several threads."""
 
-    def __init__(self, url: str, token: str, patience: Patience) -> None:
+    def __init__(self, url: str, token: str, patience: Patience, trust: Trust | None = None) -> None:
         if not all(" " < char < "\x7f" for char in token):
             raise NotAuthenticated("the token holds characters that no token has; was it cut or wrapped?")
         self.addresses = Addresses(url)
@@ -93,7 +95,10 @@ class Transport:
         headers = {"User-Agent": f"ostler/{__version__}", "Accept-Encoding": "identity"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        self._pool = urllib3.PoolManager(maxsize=CONNECTIONS, retries=False, headers=headers)
+        self._trust = trust or Trust()
+        secured = any(address.startswith("https:") for address in self.addresses.known)
+        context = self._trust.context if secured else None  # to make one takes as long as a command's start
+        self._pool = urllib3.PoolManager(maxsize=CONNECTIONS, retries=False, headers=headers, ssl_context=context)
 
     def close(self) -> None:
         self._pool.clear()
@@ -153,10 +158,13 @@ class Transport:
                     raise
 
     def unreachable(self, error: Exception) -> HubUnreachable:
-        found = HubUnreachable(
-            f"no hub answers at {self.addresses} ({_reason(error)}); start one with 'ostler up', "
-            "or name the right one (--hub, OSTLER_HUB)"
-        )
+        if is_untrusted(error):
+            found = HubUnreachable(f"what answers at {self.addresses.current} is not trusted: {_doubt(error)}")
+        else:
+            found = HubUnreachable(
+                f"no hub answers at {self.addresses} ({_reason(error)}); start one with 'ostler up', "
+                "or name the right one (--hub, OSTLER_HUB)"
+            )
         found.__cause__ = error
         return found
 
@@ -195,6 +203,7 @@ class Transport:
         given = {name: value for name, value in (query or {}).items() if value is not None}
         url = address + path + ("?" + urlencode(given) if given else "")
         timeout = urllib3.Timeout(connect=CONNECT_S, read=read_s)
+        self._meet(address)
         try:
             response = self._pool.request(
                 method,
@@ -210,6 +219,15 @@ class Transport:
         except HTTPError as error:
             raise self.unreachable(error) from error
         return response
+
+    def _meet(self, address: str) -> None:
+        """Nothing is sent to somebody else. Whether anybody is there the request itself will show."""
+        try:
+            self._trust.meet(address)
+        except ssl.SSLCertVerificationError as error:
+            raise self.unreachable(error) from error
+        except OSError:
+            pass
 
     def _rest(self, response: urllib3.BaseHTTPResponse) -> bytes:
         try:
@@ -233,6 +251,24 @@ def _never_taken(error: HubUnreachable) -> bool:
     return error.leader is not None or isinstance(error.__cause__, (NewConnectionError, ConnectTimeoutError))
 
 
+def _doubt(error: Exception) -> str:
+    """Why it is not taken for the hub, and what to do."""
+    told = str(error)
+    if "fingerprint" in told:
+        return told
+    if "doesn't match" in told or "not valid for" in told or "Hostname mismatch" in told:
+        return (
+            "its certificate is for other names than this one; use one of those, or have the hub started with "
+            "--url and this address"
+        )
+    if "expired" in told or "not yet valid" in told:
+        return "its certificate is not valid now; compare the clocks of both machines, or have it renewed"
+    return (
+        "its certificate is signed by nobody known here; give its authority's by --ca FILE or --ca sha256:FINGERPRINT "
+        "(OSTLER_CA), as the hub prints it when it starts"
+    )
+
+
 def _reason(error: Exception) -> str:
     match error:
         case NameResolutionError():
@@ -243,6 +279,8 @@ def _reason(error: Exception) -> str:
             return f"no connection within {CONNECT_S:g} s"
         case ReadTimeoutError():
             return "it took the request and did not answer in time"
+        case SSLError() if "WRONG_VERSION_NUMBER" in str(error):
+            return "it speaks no TLS; is it http://?"
         case SSLError():
             return f"TLS: {error}"
         case ProtocolError():

@@ -89,12 +89,22 @@ def has_begun(fleet: Fleet, attempt: Attempt, now: float) -> None:
 
 
 def _hand_over(fleet: Fleet, attempt: Attempt, now: float) -> None:
-    """Its follower is to be accepted from now on, and to be paid for."""
+    """Its follower is to be accepted from now on, and to be paid for; whoever waits for the room waits for its end."""
     follower = chain.hand_over(fleet, attempt)
+    if attempt.heir is not None:
+        _bequeath(fleet, attempt, follower, attempt.heir)
     fleet.timers.add(now + ACCEPT_WITHIN_S, ACCEPTANCE, follower.id)
     assert follower.task is not None
     rate = weight(follower.held, fleet.workers[follower.worker_id].offer, fleet.policy)
     fleet.charge(follower.task.job.user, START_QUANTUM_S * rate, now)
+
+
+def _bequeath(fleet: Fleet, attempt: Attempt, follower: Attempt, heir: Job) -> None:
+    attempt.heir, follower.heir = None, heir
+    makers = fleet.room_makers.get(heir.id)
+    if makers is not None:
+        makers.discard(attempt.id)
+        makers.add(follower.id)
 
 
 def call_back(fleet: Fleet, attempt: Attempt) -> list[Effect]:
@@ -195,10 +205,9 @@ def stop(fleet: Fleet, attempt: Attempt, reason: str) -> list[Effect]:
 
 
 def may_be_on_its_way(attempt: Attempt) -> bool:
-    """It was told to end before its worker had accepted it: what the worker says now may be older than both messages.
-    That matters where the task must not run twice at once."""
-    alone = attempt.task is not None and attempt.task.job.terms.stops_alone
-    return alone and attempt.phase == "stopping" and not attempt.accepted
+    """It was told to end before its worker had accepted it: what the worker says now may be older than both messages,
+    and its processes may yet begin, in room that must not be another's meanwhile."""
+    return attempt.task is not None and attempt.phase == "stopping" and not attempt.accepted
 
 
 def seen(fleet: Fleet, attempt: Attempt) -> None:
@@ -262,8 +271,7 @@ def release(fleet: Fleet, attempt: Attempt, outcome: str, reason: str, now: floa
     if worker.ahead or fleet.ahead_on:
         fleet.look_ahead[worker.id] = None
     fleet.give(worker, attempt)
-    if fleet.quotas.limit_what_runs:  # whom one kept from a machine that is held may have it now
-        fleet.index.unasked |= dict.fromkeys(fleet.index.held)
+    quota_eased(fleet)
     if attempt.heir is not None:
         _inherit(fleet, attempt, attempt.heir, now)
     task = attempt.task
@@ -275,6 +283,12 @@ def release(fleet: Fleet, attempt: Attempt, outcome: str, reason: str, now: floa
     task.holder = None
     if task.state == states.PENDING:
         fleet.enqueue(task)
+
+
+def quota_eased(fleet: Fleet) -> None:
+    """Less counts as somebody's: whom a quota kept from a machine that is held may have it now."""
+    if fleet.quotas.limit_what_runs:
+        fleet.index.unasked |= dict.fromkeys(fleet.index.held)
 
 
 def _inherit(fleet: Fleet, attempt: Attempt, heir: Job, now: float) -> None:

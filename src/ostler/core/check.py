@@ -51,6 +51,20 @@ def check(fleet: Fleet, now: float, *, after_pass: bool = True) -> None:
         _need(settled(fleet), "something waits that a worker could take")
 
 
+def check_touched(fleet: Fleet) -> None:
+    """The same of the workers and jobs that this batch has changed, whose rows are not taken yet: it costs no more on a
+    larger fleet."""
+    touched = fleet.touched
+    for name in dict.fromkeys([*(attempt.worker_id for attempt in touched.attempts.values()), *touched.workers]):
+        worker = fleet.workers[name]
+        _room_is_the_sum_of_holdings(worker)
+        _no_device_is_booked_twice(worker)
+        _attempts_and_tasks_agree(fleet, worker)
+    for job in touched.jobs.values():
+        if fleet.jobs.get(job.id) is job:
+            _job_agrees_with_its_tasks(fleet, job)
+
+
 def _need(truth: bool, broken: str) -> None:
     if not truth:
         raise InvariantBroken(broken)

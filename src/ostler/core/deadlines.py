@@ -73,7 +73,7 @@ def _acceptance(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:
         return []  # an orphan: its grace decides
     reason = f"{worker.id} did not accept it within {attempts.ACCEPT_WITHIN_S:.0f} s"
     if not attempt.is_current():
-        return _begin_anew(fleet, worker, reason, now) if attempts.may_be_on_its_way(attempt) else []
+        return _unanswered(fleet, worker, attempt, reason, now) if attempts.may_be_on_its_way(attempt) else []
     task.attempt = ""
     if worker.silent_about_at != now:  # many that it did not accept at once are one failure
         worker.silent_about_at = now
@@ -88,15 +88,29 @@ def _acceptance(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:
     return effects
 
 
-def _give_up(fleet: Fleet, worker: Worker, attempt: Attempt, reason: str, now: float) -> list[Effect]:
-    """What its worker may have all the same is remembered for a while."""
+def _unanswered(fleet: Fleet, worker: Worker, attempt: Attempt, reason: str, now: float) -> list[Effect]:
+    """It was told to end, and its worker has said neither that it has it nor that it has not."""
     assert attempt.task is not None
-    if len(worker.unseen) >= UNSEEN_KEPT:
-        del worker.unseen[next(iter(worker.unseen))]
-    worker.unseen[attempt.id] = attempt.held if attempt.will is None else attempt.will
+    if attempt.task.job.terms.stops_alone:
+        return _begin_anew(fleet, worker, reason, now)
+    _remember(worker, attempt)
+    attempts.release(fleet, attempt, "gone", reason, now)
+    return []
+
+
+def _give_up(fleet: Fleet, worker: Worker, attempt: Attempt, reason: str, now: float) -> list[Effect]:
+    assert attempt.task is not None
+    _remember(worker, attempt)
     attempt.task.attempt = ""
     attempts.release(fleet, attempt, "returned", reason, now)
     return outcomes.again(fleet, attempt.task, reason, now)
+
+
+def _remember(worker: Worker, attempt: Attempt) -> None:
+    """For a while: its worker may have it all the same."""
+    if len(worker.unseen) >= UNSEEN_KEPT:
+        del worker.unseen[next(iter(worker.unseen))]
+    worker.unseen[attempt.id] = attempt.held if attempt.will is None else attempt.will
 
 
 def _begin_anew(fleet: Fleet, worker: Worker, reason: str, now: float) -> list[Effect]:
@@ -125,6 +139,7 @@ def _grace(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:
     attempts.spend_time(fleet, attempt, now)
     attempt.phase = "lapsed"
     fleet.set_counted(attempt, False)
+    attempts.quota_eased(fleet)
     fleet.touch_attempt(attempt)
     if task.holder is not attempt:
         return []

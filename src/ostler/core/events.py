@@ -57,6 +57,15 @@ class CancelRequested(msgspec.Struct, kw_only=True):
     reason: str = "cancelled"
 
 
+class PriorityRequested(msgspec.Struct, kw_only=True):
+    """Of a job that has not ended. `row` is as the ledger has it."""
+
+    ref: int
+    job_id: str
+    priority: int
+    row: JobRecord | None = None
+
+
 class RequeueRequested(msgspec.Struct, kw_only=True):
     """`ended` brings back what has left memory: the job's row, and the rows of its tasks that have ended."""
 
@@ -269,6 +278,7 @@ class HubWasAway(msgspec.Struct):
 Event = (
     JobsSubmitted
     | CancelRequested
+    | PriorityRequested
     | RequeueRequested
     | DrainRequested
     | WorkerRegistered

@@ -1,12 +1,14 @@
-"""What people ask for: submit, cancel, requeue."""
+"""What people ask for: submit, cancel, requeue, another priority."""
 
 from collections import Counter
 from collections.abc import Mapping
 from sys import intern
 
+import msgspec
+
 from ostler.core import attempts, checkpoints, dependencies
 from ostler.core.effects import Answer, Effect, Refuse
-from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, RequeueRequested
+from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, PriorityRequested, RequeueRequested
 from ostler.core.fleet import Fleet, Job, Task
 from ostler.core.jobs_end import cancel_job, cancel_task, drop_waiting
 from ostler.core.learning.lessons import fitted, grown
@@ -19,6 +21,7 @@ from ostler.domain.records import (
     DepartedRecord,
     Dropped,
     JobRecord,
+    JobTerms,
     NeedRecord,
     ReceiptRecord,
     TaskRecord,
@@ -156,6 +159,39 @@ def alter(fleet: Fleet, job: Job, request: Request, terms: Terms) -> None:
     if was_queued:
         fleet.queue.add(job)
     fleet.watch_wait(job)
+
+
+def prioritize(fleet: Fleet, event: PriorityRequested, now: float) -> list[Effect]:
+    """It waits among others from now on, by its arrival as before. What runs keeps its room; for whom it gives way may
+    change."""
+    job, row = fleet.jobs.get(event.job_id), row_of(fleet, event.job_id, event.row)
+    if row is None:
+        return [Refuse(ref=event.ref, error=NotFound(f"there is no job {event.job_id}"))]
+    if job is None or job.state in states.TERMINAL:
+        return [Refuse(ref=event.ref, error=Conflict(f"{event.job_id} has ended, and has no priority any more"))]
+    alter(fleet, job, job.shape.request, msgspec.structs.replace(job.terms, priority=event.priority))
+    fleet.touched.terms[job.id] = JobTerms(
+        id=job.id,
+        name=row.name,
+        spec=row.spec,
+        request=row.request,
+        terms=job.terms,
+        sweep=row.sweep,
+        kind=row.kind,
+    )
+    told = f"its priority is {event.priority}"
+    fleet.announce(now, "job", job.id, state=job.state, user=job.user, reason=told)
+    return [Answer(ref=event.ref, ids=[job.id])]
+
+
+def row_of(fleet: Fleet, job_id: str, row: JobRecord | None) -> JobRecord | None:
+    """The job's row, as the ledger has it or as this batch has left it so far."""
+    row = fleet.touched.new_jobs.get(job_id) or row
+    changed = fleet.touched.terms.get(job_id)
+    if row is None or changed is None:
+        return row
+    kept = {name: getattr(changed, name) for name in ("name", "spec", "request", "terms", "sweep", "kind")}
+    return msgspec.structs.replace(row, **kept)
 
 
 def cancel(fleet: Fleet, event: CancelRequested, now: float) -> list[Effect]:

@@ -42,11 +42,7 @@ def follow(fleet: Fleet, event: ManifestApplied, now: float) -> Portions:
 
 def _known(fleet: Fleet, event: ManifestApplied, job_id: str) -> JobRecord | None:
     """The job's row, as the ledger has it or as this batch has left it so far."""
-    row = fleet.touched.new_jobs.get(job_id) or event.known.get(job_id)
-    changed = fleet.touched.terms.get(job_id)
-    if row is not None and changed is not None:
-        row = msgspec.structs.replace(row, spec=changed.spec, name=changed.name)
-    return row
+    return jobs.row_of(fleet, job_id, event.known.get(job_id))
 
 
 def _by_hand(event: ManifestApplied, known: dict[str, JobRecord | None]) -> OstlerError | None:

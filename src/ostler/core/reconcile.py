@@ -26,7 +26,8 @@ def reconcile(
                 continue  # another task's attempt: it says nothing about this one
             if line.state in ENDED_STATES:
                 continue  # its result follows and will be acknowledged
-            if line.state == WAITING:
+            if line.state == WAITING or line.attempt in fleet.held:
+                # Not begun, or another worker's: whoever names that has no part in it.
                 effects.append(not_authorised(worker, line.task_id, line.attempt))
                 continue
             attempt = attempts.hold_stray(fleet, worker, line.task_id, line.attempt, now)

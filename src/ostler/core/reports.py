@@ -73,9 +73,11 @@ def end(fleet: Fleet, attempt: Attempt, event: TaskEnded, outcome: str, now: flo
 
 
 def _late(fleet: Fleet, worker: Worker, event: TaskEnded, now: float) -> list[Effect]:
-    """A result of the last attempt, whose room was given up for lost: it counts while nobody else was placed for
-    the task."""
+    """A result of the last attempt, whose room was given up for lost: it counts while nobody else was placed for the
+    task. That it was stopped does not: the hub may have told it to, as one that nobody authorised any more."""
     task = fleet.find_task(event.task_id)
+    if event.state not in RAN:
+        return []
     if task is None or not event.attempt or (task.attempt, task.worker) != (event.attempt, worker.id):
         return []
     if task.state != states.PENDING or task.holder is not None or task.job.is_gang or task.job.terms.service:

@@ -15,6 +15,7 @@ from ostler.core.events import (
     ManifestApplied,
     ModelLoad,
     ModelPriced,
+    PriorityRequested,
     PruneRequested,
     RequeueRequested,
     ServiceReported,
@@ -49,6 +50,8 @@ def step(fleet: Fleet, event: Event, now: float) -> list[Effect]:
             return whole(jobs.submit(fleet, event, now))
         case CancelRequested():
             return jobs.cancel(fleet, event, now)
+        case PriorityRequested():
+            return jobs.prioritize(fleet, event, now)
         case RequeueRequested():
             return jobs.requeue(fleet, event, now)
         case DrainRequested():

@@ -15,7 +15,7 @@ from ostler.domain.worker import Capabilities, Slots
 
 SILENCE_S = 30.0
 """Three heartbeats."""
-AHEAD_MOST = 256
+AHEAD_MOST = 1024
 """What one worker is sent beyond its room, however much it would take."""
 CLAIMS_WITHIN_S = 120.0
 """A machine that only claims and has not been heard of for this long is taken for gone."""

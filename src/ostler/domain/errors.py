@@ -54,6 +54,10 @@ class NotFound(OstlerError):
     title = "no such thing"
 
 
+class Hidden(NotFound):
+    """It is somebody else's: to this caller it does not exist, and the audit is told."""
+
+
 class Conflict(OstlerError):
     """The thing exists already and differs: the caller picks another id or key."""
 
@@ -66,6 +70,17 @@ class QuotaExceeded(OstlerError):
 
     status = 429
     title = "quota exceeded"
+
+
+class TooOften(OstlerError):
+    """The caller asks more often than the hub bears with: it waits, and asks less."""
+
+    status = 429
+    title = "too often"
+
+    def __init__(self, detail: str, wait_s: float) -> None:
+        super().__init__(detail)
+        self.wait_s = wait_s
 
 
 class NotRunning(OstlerError):
@@ -102,6 +117,13 @@ class NotYet(LedgerError):
 
 class Deposed(LedgerError):
     """Another hub leads now: this one writes nothing any more and stops."""
+
+
+class NoSpace(OstlerError):
+    """The hub's disk is nearly full: its operator makes room, and the caller asks again."""
+
+    status = 507
+    title = "no space"
 
 
 class NotLeading(OstlerError):

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from ostler.domain import secrets
 from ostler.domain.errors import BadInput, TooLarge, Unreadable
 from ostler.domain.labels import Constraint, parse_constraint
 from ostler.domain.quantities import AUTO, needed_mib, needed_milli
@@ -113,6 +114,8 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     denied_hosts: list[str] = []
     prefer_cuda: bool = False
     prefer_cuda_grace_seconds: Amount = 300.0
+    secrets: list[str] = []
+    """Names of those that its tasks are given: NAME, or NAME:VARIABLE."""
 
     def request(self) -> Request:
         return Request(
@@ -145,6 +148,7 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     def _is_attended(self) -> bool:
         """A machine that only claims gets a command and an environment, and nothing else."""
         brings_more = self.snapshot_id or self.prolog or self.epilog or self.outputs or CALL in self.metadata
+        brings_more = brings_more or self.secrets
         return bool(self.type != "batch" or self.node_count > 1 or brings_more)
 
     def size(self) -> int:
@@ -296,6 +300,8 @@ def _problems(spec: JobSpec) -> list[tuple[str, str]]:
     for path in spec.outputs:
         if not path or path.startswith(("/", "~")) or ".." in path.split("/") or "\0" in path:
             found.append(("outputs", f"{path!r} is not a path inside the task's working directory"))
+    if spec.secrets:
+        found += secrets.problems(spec.secrets)
     if spec.training is not None:
         goal = spec.training.goal
         if goal not in ("", "min", "max"):

@@ -4,6 +4,7 @@ from hashlib import sha256
 
 import msgspec
 
+from ostler.domain.audit import AuditRecord
 from ostler.domain.job import Terms
 from ostler.domain.resources import Request
 
@@ -281,6 +282,10 @@ class Changes(msgspec.Struct, kw_only=True):
     """Tasks that ended and give up what they left behind."""
     gone_feed: list[int] = []
     gone_receipts: list[str] = []
+    audit: list[AuditRecord] = []
+    """Each under a number of its own, for ever: a second row with one that is there is an error."""
+    gone_audit: int = 0
+    """The rows up to this number go."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, field) for field in self.__struct_fields__)

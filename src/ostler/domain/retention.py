@@ -26,6 +26,8 @@ class Retention(msgspec.Struct, frozen=True):
     artifacts: float = inf
     keys: float = 7 * DAY_S
     """Idempotency-Keys, from their first use."""
+    audit: float = 365 * DAY_S
+    """Who did what, from when it was done."""
     most_jobs: float = 1_000_000
     most_logs: float = 20 * GIB
     most_artifacts: float = inf
@@ -74,6 +76,7 @@ _READERS: dict[str, Callable[[Any, str], float]] = {
     "logs": _duration,
     "artifacts": _duration,
     "keys": _duration,
+    "audit": _duration,
     "most_jobs": _count,
     "most_logs": _size,
     "most_artifacts": _size,

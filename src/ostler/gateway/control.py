@@ -83,6 +83,8 @@ class Setup(Message):
     keys: list[KeySetup]
     max_body_bytes: int
     version: str = ""
+    names: list[str] = []
+    """What the gateway is called, beside the machine's own names for itself: names, addresses or URLs."""
 
 
 class Open(Message):

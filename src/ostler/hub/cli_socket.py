@@ -8,6 +8,7 @@ from starlette.websockets import WebSocket
 from ostler.domain.errors import OstlerError
 from ostler.hub.access import Caller
 from ostler.hub.api.fleet import FleetApi
+from ostler.hub.permissions import messages_of
 from ostler.wire import messages
 from ostler.wire.messages import MalformedFrame
 
@@ -22,7 +23,7 @@ class CliSocket:
         await socket.accept()
         while (received := await socket.receive())["type"] != "websocket.disconnect":
             data = received.get("text") or received.get("bytes") or b""
-            for frame in messages.decode(data, messages.FROM_CLI):
+            for frame in messages.decode(data, messages_of(caller.role)):
                 answer = await self._answer(frame, caller)
                 await socket.send_text(answer.decode())
 
@@ -40,7 +41,7 @@ class CliSocket:
             jobs = msgspec.convert(document["jobs"], list[messages.JobSummary])
             return messages.WorkerShowResponse(worker=_info(document), jobs=jobs)
         assert isinstance(asked, messages.WorkerListRequest)
-        found = await self._fleet.worker_documents(asked.backend)
+        found = await self._fleet.worker_documents(caller, asked.backend)
         return messages.WorkerListResponse(workers=[_info(document) for document in found])
 
 

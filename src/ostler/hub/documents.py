@@ -1,11 +1,12 @@
 """How jobs, tasks and workers look from outside: documents made of rows and of the fleet's memory."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from ostler.core.fleet import Fleet, Worker
+from ostler.core.fleet import Attempt, Fleet, Worker
 from ostler.core.workers import CLAIMS_WITHIN_S
 from ostler.domain import states
 from ostler.domain.records import AttemptRecord, FeedRecord, JobRecord, TaskRecord
@@ -32,6 +33,7 @@ def job_document(job: JobRecord, task: TaskRecord | None, attempts: list[Attempt
         "exit_code": task.exit_code if task else None,
         "worker": (task.worker or None) if task else None,
         "user_id": job.user,
+        "priority": job.terms.priority,
         "attempt": (task.attempt or None) if task else None,
         "submitted_at": timestamp(job.submitted_at),
         "started_at": timestamp(task.started_at) if task else None,
@@ -111,8 +113,16 @@ def task_row_document(task: TaskRecord) -> Document:
     }
 
 
-def worker_document(worker: Worker, now: float) -> Document:
-    """WorkerInfo of the protocol, and what Ostler adds to it."""
+Sight = Callable[[str], bool]
+"""Whether somebody may see what belongs to this user."""
+
+
+def everything(user: str) -> bool:
+    return True
+
+
+def worker_document(worker: Worker, now: float, may_see: Sight = everything) -> Document:
+    """WorkerInfo of the protocol, and what Ostler adds to it. Of others' work: that it is there, and no name."""
     live = [held for held in worker.attempts.values() if held.phase != "lapsed" and held.after is None]
     document: Document = {
         "id": worker.id,
@@ -135,9 +145,12 @@ def worker_document(worker: Worker, now: float) -> Document:
             "cores": max(0, worker.room.cores_milli) / 1000,
             "memory_gb": round(worker.room.free_memory() / 1024, 3),
         },
-        "devices": _device_documents(worker),
+        "devices": _device_documents(worker, may_see),
         "tasks": [
-            {"task_id": held.task_id, "attempt": held.id, "state": held.phase} for held in worker.attempts.values()
+            {"task_id": held.task_id, "attempt": held.id, "state": held.phase}
+            if is_seen(held, may_see)
+            else {"task_id": "", "attempt": "", "state": held.phase}
+            for held in worker.attempts.values()
         ],
     }
     if worker.only_claims:
@@ -156,13 +169,18 @@ def worker_status(worker: Worker, now: float) -> str:
     return "busy" if busy else "ready"
 
 
-def _device_documents(worker: Worker) -> list[Document]:
+def is_seen(held: Attempt, may_see: Sight) -> bool:
+    return may_see is everything or (held.task is not None and may_see(held.task.job.user))
+
+
+def _device_documents(worker: Worker, may_see: Sight) -> list[Document]:
     holders: dict[int, list[Document]] = {}
     for held in worker.attempts.values():
         for index in held.held.grant.devices:
             share = held.held.grant.share_mib
+            holder = held.task_id if is_seen(held, may_see) else ""
             holders.setdefault(index, []).append(
-                {"task_id": held.task_id, "vram_gb": round(share / 1024, 3) if share else None}
+                {"task_id": holder, "vram_gb": round(share / 1024, 3) if share else None}
             )
     return [
         {
@@ -177,11 +195,11 @@ def _device_documents(worker: Worker) -> list[Document]:
     ]
 
 
-def job_summaries(worker: Worker) -> list[Document]:
+def job_summaries(worker: Worker, may_see: Sight = everything) -> list[Document]:
     """The protocol's JobSummary of what a worker holds, with the job's id for whoever looks up its name."""
     return [
         {
-            "task_id": held.task_id,
+            "task_id": held.task_id if is_seen(held, may_see) else "",
             "job_id": held.task.job.id if held.task else "",
             "job_name": "",
             "status": held.task.state if held.task else "unknown",

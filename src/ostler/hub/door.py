@@ -7,9 +7,12 @@ late lets in no more than one on time, so a hub that is slow takes in fewer.
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from ostler.hub.connections import CONNECTION
 
 PATH = b"/v1/ws/worker"
 TICK_S = 0.02
@@ -21,6 +24,12 @@ LATEST_S = 15
 """No longer than a worker would wait by itself."""
 HEAD_S = 20.0
 """From the first byte of a request, or from none, to the end of its head."""
+WITHOUT_TOKEN_S = 60.0
+"""For the rest of a request, and for its answer to be taken, where no token came with it."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Of a request: its line and its headers. Who sends more has shown no token yet."""
+LINGER_S = 2.0
+"""For who is refused while it still sends, to read why."""
 COMPLAIN_S = 60.0
 
 _log = logging.getLogger("ostler.hub")
@@ -73,14 +82,25 @@ class Line:
         self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick) if busy else None
 
 
+class _HeadTooLarge(Exception):
+    """It is not looked at any further."""
+
+
 class Door(HttpToolsProtocol):
     """uvicorn's HTTP, in which a worker's handshake waits for its turn."""
+
+    came_with = ""
+    leaves: Callable[[Any], None] | None = None
 
     def __init__(self, line: Line, **options: Any) -> None:
         super().__init__(**options)
         self._line = line
         self._in_line = False
         self._patience: asyncio.TimerHandle | None = None
+        self.url, self.headers = b"", []
+        self._head_bytes = 0
+        """That have come of a head which is not complete, without those that came together with its first."""
+        self._in_head = True
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -91,24 +111,69 @@ class Door(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._expect_nothing()
+        self._leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if not self._in_line:  # else it speaks out of turn: nothing was agreed on yet
-            super().data_received(data)
+        if self._in_line:
+            return  # it speaks out of turn: nothing was agreed on yet, or it was refused
+        self._head_bytes += len(data)
+        super().data_received(data)
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse_head()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        cast(dict[str, object], self.scope)[CONNECTION] = self
+        self._in_head, self._head_bytes = True, 0
         self._expect_head()
 
+    def _leave(self) -> None:
+        if self.leaves is not None:
+            self.leaves(self)
+
     def on_headers_complete(self) -> None:
-        self._expect_nothing()
+        self._in_head = False
+        if self._head_is_too_large():
+            self._expect_nothing()
+            raise _HeadTooLarge  # the parser ends with it
+        self._be_patient(WITHOUT_TOKEN_S)
         super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        if self._head_is_too_large():
+            self._refuse_head()
+        else:
+            super().send_400_response(msg)
+
+    def _head_is_too_large(self) -> bool:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD_BYTES
+
+    def _refuse_head(self) -> None:
+        if self._in_line or self.transport.is_closing():
+            return
+        self.transport.write(
+            b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        )
+        # Closed with bytes unread, the other side would get a reset, and might never see the answer.
+        self._in_line = True
+        self._expect_nothing()
+        self._patience = self.loop.call_later(LINGER_S, self.transport.abort)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
 
     def _expect_head(self) -> None:
         """Not for ever: there is room for so many connections, and whoever says nothing has shown no token."""
+        self._be_patient(HEAD_S)
+
+    def _be_patient(self, seconds: float) -> None:
         self._expect_nothing()
-        self._patience = self.loop.call_later(HEAD_S, self.transport.close)
+        self._patience = self.loop.call_later(seconds, self._lose_patience)
+
+    def _lose_patience(self) -> None:
+        """At once: what it was answered it may never read. Who has shown a token may take as long as it likes."""
+        if self._in_head or not self.came_with:
+            self.transport.abort()
 
     def _expect_nothing(self) -> None:
         if self._patience is not None:
@@ -116,6 +181,8 @@ class Door(HttpToolsProtocol):
             self._patience = None
 
     def handle_websocket_upgrade(self) -> None:
+        self._expect_nothing()
+        self._leave()
         if self.url.partition(b"?")[0] != PATH:
             super().handle_websocket_upgrade()
             return

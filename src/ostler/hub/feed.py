@@ -21,11 +21,11 @@ class Feed:
         self._recent: deque[FeedRecord] = deque(maxlen=RECENT)
         self._grown = asyncio.Event()
         self._watchers: dict[str, list[asyncio.Future[None]]] = {}
-        self._closed = False
+        self.closed = False
 
     def close(self) -> None:
         """The hub stops: whoever watches is let go."""
-        self._closed = True
+        self.closed = True
         self._grown.set()
         for subject in list(self._watchers):
             self._wake(subject)
@@ -66,7 +66,7 @@ class Feed:
 
     async def after(self, seq: int) -> AsyncIterator[FeedRecord | None]:
         """Everything after this line, then what comes; None now and then, so that a dead reader is noticed."""
-        while not self._closed:
+        while not self.closed:
             grown = self._grown
             page = await self._next(seq)
             for record in page:

@@ -9,7 +9,10 @@ OF_ONE_CONNECTION = {
     *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "expect"),
     *("proxy-authenticate", "proxy-authorization"),
 }
-OF_THE_HUB = {"authorization", "x-operator-token", "x-forwarded-prefix", "x-forwarded-for", "x-forwarded-proto"}
+OF_THE_HUB = {
+    *("authorization", "x-operator-token", "x-ostler-csrf"),
+    *("x-forwarded-prefix", "x-forwarded-for", "x-forwarded-proto"),
+}
 OF_THE_ANSWERER = {"date", "server"}
 """Added by the hub's own server to every answer."""
 HUB_COOKIES = "ostler"
@@ -43,7 +46,7 @@ def to_caller(headers: Headers, prefix: str, status: int) -> list[tuple[bytes, b
     told = []
     for name, value in given:
         lower = name.lower()
-        if lower in dropped or (lower == "set-cookie" and value.strip().startswith(HUB_COOKIES)):
+        if lower in dropped or (lower == "set-cookie" and _sets_hub_cookie(value)):
             continue
         if lower == "location":
             value = _within(value, prefix)
@@ -60,6 +63,11 @@ def _named_in_connection(headers: list[tuple[str, str]]) -> set[str]:
 
 def _without_hub_cookies(value: str) -> str:
     return "; ".join(part for part in map(str.strip, value.split(";")) if not part.startswith(HUB_COOKIES))
+
+
+def _sets_hub_cookie(value: str) -> bool:
+    """A cookie without a name is sent back as its value alone: `=a=b` as `a=b`."""
+    return value.lstrip(" \t=").startswith(HUB_COOKIES)
 
 
 def _within(path: str, prefix: str) -> str:

@@ -9,6 +9,7 @@ from ostler.core.events import (
     Event,
     JobsSubmitted,
     ManifestApplied,
+    PriorityRequested,
     PruneRequested,
     RequeueRequested,
     TaskEnded,
@@ -36,6 +37,8 @@ def bring(event: Event) -> Read | None:
     match event:
         case JobsSubmitted():
             return _submitted(event)
+        case PriorityRequested():
+            return lambda ledger: _prioritized(ledger, event)
         case RequeueRequested():
             return lambda ledger: _requeued(ledger, event)
         case TaskEnded() if event.artifact is not None:
@@ -63,6 +66,10 @@ def _submitted(event: JobsSubmitted) -> Read | None:
         event.answered = ledger.receipt(event.receipt.key) if event.receipt is not None else None
 
     return read
+
+
+def _prioritized(ledger: Ledger, event: PriorityRequested) -> None:
+    event.row = ledger.jobs([event.job_id]).get(event.job_id)
 
 
 def _requeued(ledger: Ledger, event: RequeueRequested) -> None:

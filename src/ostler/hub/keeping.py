@@ -14,11 +14,11 @@ import msgspec
 from ostler import config
 from ostler.domain.errors import BadInput, Conflict, LedgerError, NotFound, OstlerError
 from ostler.hub import ledgers, stores
+from ostler.hub.disk import DiskSettings, room_at
 from ostler.hub.settings import load
-from ostler.ledger.migrate import sync_folder
 from ostler.ledger.sqlite_file import APPLICATION_ID, explained, open_reader, open_writer, take_lock
+from ostler.ledger.sqlite_sound import copy_pages, refuse_lost, sync_folder
 
-LEAST_FREE = 1024**3
 FOLDERS = "logs, artifacts, snapshots and checkpoints"
 
 
@@ -28,6 +28,7 @@ class Place(msgspec.Struct, frozen=True):
     state: Path
     store: Path
     ledger_url: str
+    disk: DiskSettings = DiskSettings()
 
     @property
     def file(self) -> Path:
@@ -43,7 +44,8 @@ class Finding(msgspec.Struct, frozen=True):
 def place(state: Path, config_file: Path | None, ledger: str = "", store: Path | None = None) -> Place:
     config.refuse_password(ledger, "--ledger")
     chosen = load(config.config_file(config_file, state))
-    return Place(state, config.store_dir(store, chosen.store, state), config.ledger_url(ledger, chosen.ledger))
+    ledger_url = config.ledger_url(ledger, chosen.ledger)
+    return Place(state, config.store_dir(store, chosen.store, state), ledger_url, chosen.disk)
 
 
 def _refuse_beside_a_database(where: Place) -> None:
@@ -91,15 +93,11 @@ def _copy(source: Path, target: Path) -> None:
     with explained(source), ExitStack() as opened:
         old = open_reader(source)
         opened.callback(old.close)
-        new = apsw.Connection(str(target), flags=apsw.SQLITE_OPEN_READWRITE)
+        _refuse_cut_short(old, source)
+        copy_pages(old, target)
+        new = open_reader(target)
         opened.callback(new.close)
-        with new.backup("main", old, "main") as copying:
-            copying.step(-1)
-        # One file alone: a log beside it would be left behind when it is moved.
-        new.pragma("journal_mode", "delete")
         _refuse_unsound(new, target)
-    with target.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def restore(where: Place, source: Path) -> Path | None:
@@ -122,7 +120,11 @@ def restore(where: Place, source: Path) -> Path | None:
         _bring(source, fresh)
         with explained(source):
             _refuse_no_ledger(fresh, source)
-            open_writer(fresh).close()  # which finds out whether it is sound, and of this version
+            try:
+                open_writer(fresh).close()  # which finds out whether it is sound, and of this version
+            except LedgerError as error:
+                told = str(error).replace(str(fresh), str(source)).replace(fresh.name, source.name)
+                raise LedgerError(told) from None
         aside = _put_aside(where.file)
         os.replace(fresh, where.file)
         sync_folder(where.state)
@@ -132,7 +134,7 @@ def restore(where: Place, source: Path) -> Path | None:
 def _bring(source: Path, target: Path) -> None:
     """With its log: that of a ledger which was put aside holds the newest commits. For its owner alone, from the
     first moment."""
-    for suffix in ("", "-wal"):
+    for suffix in ("", "-wal", "-mark"):
         part = source.with_name(source.name + suffix)
         if part.exists():
             fresh = target.with_name(target.name + suffix)
@@ -152,22 +154,38 @@ def _refuse_no_ledger(file: Path, source: Path) -> None:
 
 
 def _put_aside(file: Path) -> Path | None:
-    if not file.exists():
+    """A log or a mark without its ledger as well: whatever comes into its place would be taken for theirs."""
+    if not _there(file):
         return None
     number = 1
-    while (aside := file.with_name(f"{file.name}.replaced-{number}")).exists():
+    while _there(aside := file.with_name(f"{file.name}.replaced-{number}")):
         number += 1
     # The file before its log: whoever starts a hub after a crash in between is told of a log without its ledger.
-    for suffix in ("", "-wal", "-shm"):
-        part = file.with_name(file.name + suffix)
-        if part.exists():
-            part.rename(aside.with_name(aside.name + suffix))
+    for part in _there(file):
+        part.rename(aside.with_name(part.name.replace(file.name, aside.name, 1)))
     return aside
 
 
+def _there(file: Path) -> list[Path]:
+    parts = [file.with_name(file.name + suffix) for suffix in ("", "-wal", "-shm", "-mark")]
+    return [part for part in parts if part.exists()]
+
+
 def _remove(file: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        file.with_name(file.name + suffix).unlink(missing_ok=True)
+    for part in _there(file):
+        part.unlink()
+
+
+def _refuse_cut_short(db: apsw.Connection, path: Path) -> None:
+    """A log that a running hub begins anew is short for a moment; that hub knows what it has written."""
+    try:
+        refuse_lost(db, path)
+    except LedgerError:
+        try:
+            os.close(take_lock(path))
+        except LedgerError:
+            return
+        raise
 
 
 def _refuse_unsound(db: apsw.Connection, path: Path) -> None:
@@ -181,9 +199,9 @@ def _refuse_unsound(db: apsw.Connection, path: Path) -> None:
 
 def examine(where: Place) -> Iterator[Finding]:
     """What is well and what is not, of what is on this machine."""
-    yield _found("state", lambda: _folder(where.state))
+    yield _found("state", lambda: _folder(where.state, where.disk))
     if where.store != where.state:
-        yield _found("store", lambda: _folder(where.store))
+        yield _found("store", lambda: _folder(where.store, where.disk))
     yield _found("token", lambda: _token(where.state / config.TOKEN_FILES["admin"]))
     yield _found("ledger", lambda: _server(where) if where.ledger_url else _file(where))
 
@@ -195,15 +213,15 @@ def _found(what: str, look: Callable[[], str]) -> Finding:
         return Finding(what, False, str(error))
 
 
-def _folder(folder: Path) -> str:
+def _folder(folder: Path, disk: DiskSettings) -> str:
     if not folder.is_dir():
         raise NotFound(f"{folder} is no folder; a hub makes it when it starts, or name another (--state-dir, --store)")
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise OstlerError(f"{folder} may not be read and written by this user; give it to the hub's user")
-    free = shutil.disk_usage(folder).free
-    if free < LEAST_FREE:
-        raise OstlerError(f"{folder}: only {free / 1024**2:.0f} MiB are free on its disk; make room")
-    return f"{folder}, {free / 1024**3:.0f} GiB free"
+    room = room_at(folder, disk)
+    if room.is_low:
+        raise OstlerError(f"{room.told()}: the hub takes no new jobs; make room")
+    return f"{folder}, {room.free / 1024**3:.0f} GiB free"
 
 
 def _token(file: Path) -> str:
@@ -223,6 +241,7 @@ def _file(where: Place) -> str:
     with explained(file), ExitStack() as opened:
         db = open_reader(file)
         opened.callback(db.close)
+        _refuse_cut_short(db, file)
         _refuse_unsound(db, file)
     return f"{file}, {file.stat().st_size / 1024**2:.1f} MiB, sound"
 

@@ -18,8 +18,10 @@ from ostler.core.fleet import Fleet
 from ostler.core.persist import take_changes
 from ostler.core.placing.place import settle, settled
 from ostler.core.step import large, step
+from ostler.domain import audit
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import Changes
+from ostler.hub.audit import Audit
 from ostler.hub.clock import Clock
 from ostler.hub.history import bring
 from ostler.ledger.base import Ledger
@@ -63,6 +65,8 @@ class Loop:
         self._turns: list[int] = []
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger-writer")
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="ledger-reader")
+        self.audit = Audit(ledger.kept(audit.SCOPE), clock.wall)
+        self.audit.wake = self._wake.set
         self._committed = asyncio.Event()
         self._committed.set()
         self.batches = 0
@@ -85,7 +89,9 @@ class Loop:
     async def ask_any(self, make: Callable[[int], Event]) -> Reply:
         """The same, for events that have answers of their own."""
         answer = self._expected()
-        self.post(make(self._ref))
+        event = make(self._ref)
+        self.audit.bind(self._ref, event)
+        self.post(event)
         return await answer
 
     async def turn(self) -> None:
@@ -119,7 +125,8 @@ class Loop:
 
     async def commit(self, changes: Changes) -> None:
         """Rows that no decision depends on (tokens), through the same writer."""
-        await asyncio.get_running_loop().run_in_executor(self._writer, self.ledger.commit, changes)
+        self.audit.accompany(changes)
+        await asyncio.get_running_loop().run_in_executor(self._writer, self.audit.write, self.ledger, changes)
 
     async def start(self) -> None:
         """Write down what a restart found out, before anybody asks."""
@@ -137,6 +144,7 @@ class Loop:
                     self._inbox.insert(0, HubWasAway(late))
                 last_turn = self._clock.monotonic()
                 await self._turn()
+            await self._say_last()
         except BaseException:
             self._failed = True
             raise
@@ -149,6 +157,15 @@ class Loop:
     def stop(self) -> None:
         self._stopping = True
         self._wake.set()
+
+    async def _say_last(self) -> None:
+        """What the audit has counted or noted, and no turn brings along any more."""
+        self.audit.settle()
+        if rows := self.audit.answered(()):
+            try:
+                await self.commit(Changes(audit=rows))
+            except LedgerError as error:  # another hub leads by now
+                _log.warning("the audit's last %d rows were not written: %s", len(rows), error)
 
     async def _pause(self) -> None:
         """Until there is something to do."""
@@ -179,6 +196,7 @@ class Loop:
         effects += settle(self.fleet, now)
         effects += [Answer(ref=ref) for ref in turns]
         changes = take_changes(self.fleet, now)
+        changes.audit = self.audit.answered(effects)
         self.batches += 1
         self.events += len(batch)
         if changes:

@@ -7,22 +7,23 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
-import uvicorn
 from starlette.types import ASGIApp
 
-from ostler import config
+from ostler import __version__, config
 from ostler.core.persist import restore
 from ostler.domain.errors import BadInput, Deposed, LedgerError, NotYet, OstlerError
 from ostler.domain.hosts import HostPolicy
+from ostler.domain.origins import Origins
 from ostler.domain.records import ManifestRecord
 from ostler.gateway.control import KeySetup
 from ostler.gateway.settings import GatewaySettings
-from ostler.hub import collecting, files, ledgers, stores
+from ostler.hub import collecting, connections, ledgers, stores, tls
 from ostler.hub.access import Access
 from ostler.hub.api import table
 from ostler.hub.api.artifacts import ArtifactsApi
@@ -32,21 +33,25 @@ from ostler.hub.api.jobs import JobsApi
 from ostler.hub.api.logs import LogsApi
 from ostler.hub.api.manifest import ManifestApi, read_file
 from ostler.hub.api.pull import PullApi
-from ostler.hub.api.routes import application
+from ostler.hub.api.queue import QueueApi
 from ostler.hub.api.sweeps import SweepsApi
 from ostler.hub.api.templates import Templates
+from ostler.hub.api.timeline import TimelineApi
 from ostler.hub.api.whatif import WhatIfApi
 from ostler.hub.api.why import WhyApi
 from ostler.hub.artifacts import Artifacts
+from ostler.hub.blobs import Brought, Reach
 from ostler.hub.cli_socket import CliSocket
 from ostler.hub.clock import Clock, SystemClock
-from ostler.hub.door import Line, door_of
+from ostler.hub.disk import Disk, DiskSettings
 from ostler.hub.feed import Feed
 from ostler.hub.foresight import Foresight
 from ostler.hub.gateway.following import ConfigFile
 from ostler.hub.gateway.gateway import Gateway
 from ostler.hub.gateway.memory import SCOPE as GATEWAY_SCOPE
-from ostler.hub.gateway.pages import ModelsApi, Pages
+from ostler.hub.gateway.pages import ModelsApi
+from ostler.hub.gateway.pages import Pages as GatewayPages
+from ostler.hub.guarding import guard
 from ostler.hub.ids import new_attempt_id
 from ostler.hub.leading import Alone, Seat, Shared
 from ostler.hub.logs import Logs
@@ -54,19 +59,25 @@ from ostler.hub.loop import Loop
 from ostler.hub.metrics import Metrics
 from ostler.hub.overview import Overview
 from ostler.hub.perform import Performer
+from ostler.hub.permissions import CALLERS
 from ostler.hub.retention import Keeper
+from ostler.hub.server import Server, address, listen, reached_from_afar, say_where
 from ostler.hub.services import Services
-from ostler.hub.session import HandingOver
 from ostler.hub.sessions import Sessions
 from ostler.hub.settings import Settings
 from ostler.hub.settings import load as load_settings
 from ostler.hub.standby import Standby
+from ostler.hub.web.cookies import SCOPE as ENDED_SESSIONS
+from ostler.hub.web.gate import Web, application
+from ostler.hub.web.pages import Pages
+from ostler.hub.web.session import SessionApi
 from ostler.ledger.base import Ledger
 from ostler.manifest import read as read_manifest
+from ostler.runtime.identity import keep_to_itself
 from ostler.store.artifacts import ArtifactStore
 from ostler.store.blobs import BlobStore
 from ostler.store.logs import LogStore
-from ostler.wire.messages import MAX_FRAME_BYTES
+from ostler.tls import Wanted
 
 MAX_CHECKPOINT_BYTES = 10 * 1024**3
 KEEP_CHECKPOINTS_S = 7 * 86_400.0
@@ -96,6 +107,7 @@ class HubOptions:
     """Where logs, artifacts, snapshots and checkpoints are, for all hubs on one ledger; None: in the state folder."""
     url: str = ""
     """Where workers, clients and other hubs reach this one; empty: where it listens."""
+    tls: Wanted = field(default_factory=Wanted)
 
 
 def run(options: HubOptions) -> int:
@@ -104,9 +116,12 @@ def run(options: HubOptions) -> int:
         level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
     )
     given_port = options.port
+    keep_to_itself()
     try:
-        options.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         chosen = load_settings(config.config_file(options.config, options.state_dir))
+        options.tls = tls.chosen(options.tls, chosen)
+        tls.refuse_open_without(options.host, options.tls)
+        options.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         if options.manifest is not None:
             read_file(options.manifest)  # before anything is opened: a bad one must not start a hub
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -127,16 +142,21 @@ def _start_again(given_port: int, port: int) -> NoReturn:
 
 
 async def _serve(options: HubOptions, chosen: Settings) -> int:
-    listener = _listen(options.host, options.port)
+    listener = listen(options.host, options.port)
     options.port = listener.getsockname()[1]
     state, store = options.state_dir, config.store_dir(options.store, chosen.store, options.state_dir)
     ledger_url = config.ledger_url(options.ledger, chosen.ledger)
-    listens_at = _address(options.host, options.port)
-    reached_at = config.own_url(options.url, chosen.url) or _reached_from_afar(listens_at)
+    listens_at = address(options.host, options.port, bool(options.tls))
+    reached_at = config.own_url(options.url, chosen.url) or reached_from_afar(listens_at)
+    names = [listens_at, reached_at, options.host, *chosen.hosts]
     async with ledgers.opened(ledger_url, state, reached_at) as seat:
         stores.prepare(store, state)
+        shown = tls.shown(options.tls, store, state, tls.names_of(names))
+        names += shown.names if shown is not None else ()
+        if shown is not None and not tls.is_loopback(options.host):
+            print(*tls.what_is_open(listens_at, options.gateway_port, shown), sep="\n", file=sys.stderr, flush=True)
         try:
-            if isinstance(seat, Shared) and not await _has_come_to_lead(seat, listener, listens_at, state, store):
+            if isinstance(seat, Shared) and not await _has_come_to_lead(seat, listener, names, state, store, shown):
                 return 0
             hub = Hub(
                 seat.ledger,
@@ -147,10 +167,12 @@ async def _serve(options: HubOptions, chosen: Settings) -> int:
                 config_file=config.config_file(options.config, state),
                 seat=seat,
                 store=store,
+                names=names,
+                shown=shown,
             )
             collecting.settle()
-            server = Server(hub.app)
-            _say_where(state, listens_at)
+            server = Server(hub.app, shown)
+            say_where(state, listens_at)
             _log.info("hub listens on %s", listens_at)
             return await hub.serve(server, listener)
         except (Deposed, NotYet) as error:
@@ -163,19 +185,22 @@ async def _serve(options: HubOptions, chosen: Settings) -> int:
                 (state / "hub.url").unlink()
 
 
-async def _has_come_to_lead(seat: Shared, listener: socket.socket, url: str, state: Path, store: Path) -> bool:
-    """Answers as a standby until then. False: it was told to stop before."""
+async def _has_come_to_lead(
+    seat: Shared, listener: socket.socket, names: Sequence[str], state: Path, store: Path, shown: tls.Shown | None
+) -> bool:
+    """Answers as a standby until then, at the first of these names. False: it was told to stop before."""
     stores.refuse_another(seat.ledger, store, seat.ledger.shown)
     if not await seat.try_to_lead():
-        standby = Standby(seat, store)
-        server, told = Server(standby.app), asyncio.Event()
+        standby = Standby(seat, store, names)
+        standby.follow_files(lambda: stores.prepare(store, state))
+        server, told = Server(standby.app, shown), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, told.set)
         # Of its own: whoever connects while this hub begins to lead waits for it, and is not turned away.
         serving = asyncio.create_task(server.serve(sockets=[listener.dup()]))
         waiting = asyncio.create_task(standby.until_it_leads())
         stopping = asyncio.create_task(told.wait())
-        _say_where(state, url)
+        say_where(state, names[0])
         await asyncio.wait({serving, waiting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         server.stop()
         stopping.cancel()
@@ -205,7 +230,10 @@ class Hub:
         config_file: Path | None = None,
         seat: Seat | None = None,
         store: Path | None = None,
+        names: Sequence[str] = (),
+        shown: tls.Shown | None = None,
     ) -> None:
+        self.shown = shown
         self.seat = seat = seat or Alone(ledger)
         store = store or state
         clock = clock or SystemClock()
@@ -238,29 +266,54 @@ class Hub:
         jobs_api = JobsApi(self.loop, feed, blobs, templates)
         overview = Overview(self.loop, feed)
         fleet_api = FleetApi(self.loop, feed, metrics, overview, clock.wall(), seat)
-        enrol_api = EnrolApi(self.loop, access, self.sessions)
         self.services = Services(self.loop, feed, self.sessions)
-        logs_api = LogsApi(self.loop, feed, jobs_api, logs, blobs, checkpoints)
+        jobs_api.brought = Brought(store / "snapshots" / ".brought", blobs)
+        reach = Reach(self.loop, self.sessions, blobs, jobs_api.brought)
+        logs_api = LogsApi(self.loop, feed, jobs_api, logs, blobs, checkpoints, reach)
         self.manifest = ManifestApi(self.loop, manifest)
         self.artifacts = ArtifactsApi(self.loop, artifacts)
         sweeps = SweepsApi(self.loop, overview)
         training = table.TrainingApis(PullApi(self.loop, brought), self.manifest, sweeps, self.artifacts)
         kept = ledger.kept(GATEWAY_SCOPE)
         self.gateway = self._gateway(chosen.gateway, access, logs, state, gateway, kept)
+        self.gateway.callers.names = [*names, *chosen.hosts]
         performer.gateway = self.gateway
         self.keeper = Keeper(self.loop, chosen.retention, store / "logs", self.artifacts, clock.wall)
         fleet_api.retention = self.keeper.document
-        metrics.more = lambda: (*self.gateway.collect(), *self.keeper.collect())
+        self.disk = self._disk([state, store], chosen.disk, fleet_api, jobs_api)
+        metrics.more = lambda: (*self.gateway.collect(), *self.keeper.collect(), *self.disk.collect())
         followed = config_file or state / config.CONFIG_FILE
         self.config = ConfigFile(followed, self.gateway, lambda path: load_settings(path).gateway)
         models = ModelsApi(self.gateway, self.config)
         self.foresight = Foresight(self.loop)
         jobs_api.foretold = self.foresight.seen
         why = WhyApi(self.loop, jobs_api, self.foresight, logs)
-        foresight = table.ForesightApis(why, WhatIfApi(self.loop, jobs_api, self.foresight, templates))
-        routes = table.routes(jobs_api, logs_api, fleet_api, enrol_api, self.services, training, models, foresight)
+        whatif, queue = WhatIfApi(self.loop, jobs_api, self.foresight, templates), QueueApi(self.loop, self.foresight)
+        foresight = table.ForesightApis(why, whatif, queue, TimelineApi(self.loop))
+        web = Web(access, Origins([*names, *chosen.hosts]), chosen.limits, clock.wall)
+        web.cookies.follow(ledger.kept(ENDED_SESSIONS))
+        enrol_api, session_api = self._enrol(web, store, state), SessionApi(web, self.loop)
+        api = (jobs_api, logs_api, fleet_api, enrol_api, self.services, training, models, foresight)
+        routes = table.routes(*api, session_api, Pages())
+        guard(routes, self.loop, jobs_api, self.sessions, web, store, clock.wall)
         sockets = table.sockets(self.sessions, CliSocket(fleet_api), self.services)
-        self.app: ASGIApp = application(routes, sockets, access)
+        self.app: ASGIApp = application(routes, sockets, web)
+
+    def _disk(self, folders: list[Path], settings: DiskSettings, fleet_api: FleetApi, jobs_api: JobsApi) -> Disk:
+        disk = Disk(folders, settings)
+        fleet_api.disk = disk.document
+        jobs_api.room = self.manifest.room = disk.refuse_if_low
+        return disk
+
+    def _enrol(self, web: Web, store: Path, state: Path) -> EnrolApi:
+        """Who comes in, and how everything ends that came in with a token when that is good no more."""
+        web.connections.others.append(self.sessions.cut)
+        enrol_api = EnrolApi(self.loop, web.access, self.sessions, web.connections)
+        enrol_api.fingerprint = self.shown.fingerprint if self.shown is not None else ""
+        enrol_api.renew_file = lambda kind: stores.renew_token(store, state, kind)
+        cut_sessions = partial(web.connections.cut_sessions, web.cookies.is_over)
+        self._expiry = partial(connections.watch, web.access.expired, enrol_api.expired, cut_sessions)
+        return enrol_api
 
     def _gateway(
         self, chosen: GatewaySettings, access: Access, logs: Logs, state: Path, listen: str, kept: dict[str, bytes]
@@ -269,7 +322,7 @@ class Hub:
             _log.warning("%s: %s", where, what)
 
         def keys() -> list[KeySetup]:
-            callers = [KeySetup(one.digest, one.user, one.role) for one in access.of_roles("user", "operator")]
+            callers = [KeySetup(one.digest, one.user, one.role) for one in access.of_roles(*CALLERS)]
             return callers + [KeySetup(one.digest, one.user, "worker") for one in access.of_roles("worker", "join")]
 
         gateway = Gateway(
@@ -281,14 +334,16 @@ class Hub:
             keys=keys,
             log_tail=logs.tail,
             kept=kept,
+            identity=self.shown.identity if self.shown is not None else None,
         )
         access.changed = gateway.callers.changed
-        Pages(gateway, logs)
+        GatewayPages(gateway, logs)
         return gateway
 
-    async def serve(self, server: "Server", listener: socket.socket) -> int:
+    async def serve(self, server: Server, listener: socket.socket) -> int:
         """Both the loop and the listener, or neither; and only while this hub leads. 0: it was stopped, 1: it failed,
         STAND_BY: another may lead now."""
+        self.loop.audit.note(None, "hub.start", user="hub", detail=f"version {__version__}, term {self.seat.term}")
         await self.loop.start()
         deciding = asyncio.create_task(self.loop.run())
         watching = asyncio.create_task(self.metrics.lag.watch())
@@ -297,6 +352,10 @@ class Hub:
         relaying = asyncio.create_task(self.gateway.run())
         following = asyncio.create_task(self.config.follow())
         keeping = asyncio.create_task(self.keeper.run())
+        measuring = asyncio.create_task(self.disk.watch())
+        auditing = asyncio.create_task(self.loop.audit.run())
+        expiring = asyncio.create_task(self._expiry())
+        showing = asyncio.create_task(self.shown.keep()) if self.shown is not None else expiring
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.config.look)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -307,7 +366,7 @@ class Hub:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(serving), 10)
         await self.services.close()
-        for watcher in (following, watching, keeping):
+        for watcher in (following, watching, keeping, measuring, auditing, expiring, showing):
             watcher.cancel()
         await self.gateway.stop()
         relaying.cancel()
@@ -323,7 +382,7 @@ class Hub:
             return STAND_BY if isinstance(error, (Deposed, NotYet)) and self.seat.term else 1
         return 0
 
-    def _let_go(self, server: "Server") -> None:
+    def _let_go(self, server: Server) -> None:
         """Take nothing new, and end what would never end by itself."""
         server.stop()
         self.services.let_go()
@@ -332,39 +391,6 @@ class Hub:
         self.logs.close()
         self.foresight.close()
         self.sessions.close_all()
-
-
-class Server(uvicorn.Server):
-    """uvicorn as the hub needs it, with its signals left to the hub."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http=door_of(Line(files.raise_limit())),
-                ws=HandingOver,
-                ws_max_size=MAX_FRAME_BYTES,
-                ws_per_message_deflate=False,
-                ws_ping_interval=None,
-                lifespan="off",
-                log_level="warning",
-                access_log=False,
-                timeout_graceful_shutdown=2,
-            )
-        )
-        logging.getLogger("uvicorn.error").addFilter(_is_news)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    def stop(self) -> None:
-        self.should_exit = True
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """uvicorn takes every socket that was refused with an answer for a fault."""
-    return "without completing handshake" not in record.msg
 
 
 def several(urls: list[str]) -> list[str]:
@@ -382,38 +408,6 @@ def _hosts(applied: ManifestRecord | None) -> dict[str, HostPolicy]:
         # It was good when it was applied: a newer version may be stricter. The queue stands without it.
         _log.error("the manifest that was applied last is not understood any more, so hosts are free: %s", error)
         return {}
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named so that asyncio knows it for TCP and sends small answers at once.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise OstlerError(f"cannot listen on {host}:{port}: {error.strerror}; is another hub running?") from None
-    listener.listen(2048)
-    listener.setblocking(False)
-    return listener
-
-
-def _address(host: str, port: int) -> str:
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def _reached_from_afar(listens_at: str) -> str:
-    """Every address of a machine is none; by its name others may find it."""
-    name = socket.gethostname()
-    return listens_at.replace("//0.0.0.0:", f"//{name}:").replace("//[::]:", f"//{name}:")
-
-
-def _say_where(state: Path, url: str) -> None:
-    """For whoever started the hub on a port of the system's choice."""
-    temporary = state / ".hub.url"
-    temporary.write_text(url + "\n")
-    os.replace(temporary, state / "hub.url")
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

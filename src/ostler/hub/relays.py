@@ -41,7 +41,8 @@ class Target(msgspec.Struct, frozen=True):
 class Relay:
     """One connection of a line, and its end: None, or why the service was never reached."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, worker_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.worker_id = worker_id
         self.reader = reader
         self.writer = writer
         self.opened = asyncio.Event()
@@ -52,15 +53,15 @@ class Relays:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._awaited: dict[str, Relay] = {}
-        self._tunnels: dict[str, Callable[[str], None]] = {}
-        """Who is to hear why a tunnel was not opened."""
+        self._tunnels: dict[str, tuple[str, Callable[[str], None]]] = {}
+        """Whose it would be, and who is to hear why it was not opened."""
 
     def ask_for_tunnel(self, target: Target, request: RelayRequest, failed: Callable[[str], None]) -> None:
         """Past the hub; `failed` hears of why there will be none."""
         if not self._sessions.ask_for_relay(target.session, request):
             failed(f"{target.worker_id}, where it runs, is not connected")
             return
-        self._tunnels[request.relay_id] = failed
+        self._tunnels[request.relay_id] = (target.worker_id, failed)
         asyncio.get_running_loop().call_later(OPENS_S, self._tunnels.pop, request.relay_id, None)
 
     async def join(
@@ -68,7 +69,7 @@ class Relays:
     ) -> OstlerError | None:
         """Until either side ends; what kept it from reaching the service, where something did."""
         relay_id = secrets.token_urlsafe(24)
-        relay = self._awaited[relay_id] = Relay(reader, writer)
+        relay = self._awaited[relay_id] = Relay(target.worker_id, reader, writer)
         try:
             request = RelayRequest(relay_id=relay_id, task_id=target.task_id, attempt=target.attempt)
             if not self._sessions.ask_for_relay(target.session, request):
@@ -83,8 +84,12 @@ class Relays:
 
     async def serve(self, socket: WebSocket) -> None:
         """The worker's end of a relay that was asked for."""
-        relay_id = socket.path_params["relay_id"]
-        failed = self._tunnels.pop(relay_id, None)
+        relay_id, caller = socket.path_params["relay_id"], socket.scope["ostler.caller"]
+        awaited = self._awaited.get(relay_id)
+        worker_id, failed = self._tunnels.get(relay_id, (awaited.worker_id if awaited is not None else "", None))
+        if not caller.may_speak_for(worker_id):
+            raise NotFound("nobody waits for this relay")
+        self._tunnels.pop(relay_id, None)
         if failed is not None:
             await socket.accept()
             failed(await _why_no_tunnel(socket))

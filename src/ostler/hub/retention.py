@@ -37,7 +37,7 @@ YOUNGEST_S = 3600.0
 """A job that ended so lately stays, however many there are: somebody may be about to ask what became of it."""
 NOBODYS_S = 3600.0
 """A log of which the ledger knows nothing goes after this long: its job is gone."""
-WHAT = ("jobs", "logs", "artifacts", "log_bytes", "artifact_bytes", "feed_lines", "keys")
+WHAT = ("jobs", "logs", "artifacts", "log_bytes", "artifact_bytes", "feed_lines", "keys", "audit_rows")
 
 _log = logging.getLogger("ostler.hub")
 
@@ -106,6 +106,15 @@ class Keeper:
         await self._through(OldReceipts(before=self._wall() - self.chosen.keys))
         self._feed.before, self._feed.done = self._wall() - self.chosen.jobs, False
         await self._through(self._feed)
+        await self._sweep_audit()
+
+    async def _sweep_audit(self) -> None:
+        before = self._wall() - self.chosen.audit
+        while (old := await self._loop.read(lambda ledger: self._loop.audit.pruning(ledger, before))) is not None:
+            begun = time.monotonic()
+            await self._loop.commit(old.changes)
+            self.removed["audit_rows"] += old.rows
+            await _rest(begun)
 
     async def _through(self, page: Page) -> list[str]:
         """From page to page. The artifacts that were given up."""

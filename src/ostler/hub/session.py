@@ -13,6 +13,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.http11 import Request
 
 from ostler.hub.access import Caller
+from ostler.hub.connections import CONNECTION
 from ostler.wire import messages, websocket
 from ostler.wire.websocket import BINARY, CLOSE, PING, PONG, TEXT, Violation
 
@@ -128,7 +129,7 @@ class Session(asyncio.Protocol):
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
 
-    def close(self, code: int, reason: str) -> None:
+    def close(self, code: int, reason: str, within_s: float = CLOSE_WITHIN_S) -> None:
         """What was said before still leaves; what the peer says from now on is not heard."""
         if self._closed or self._transport is None:
             return
@@ -137,7 +138,7 @@ class Session(asyncio.Protocol):
         self.why_left = reason
         self._end()
         self._transport.write(websocket.close_frame(code, reason))
-        self._after(CLOSE_WITHIN_S, self._transport.abort)
+        self._after(within_s, self._transport.abort)
 
     def hold(self, held: bool) -> None:
         """Read no more of what the peer says for now; or read on."""
@@ -232,12 +233,24 @@ def _nothing() -> None:
 class HandingOver(WebSocketsSansIOProtocol):
     """uvicorn's WebSocket, of which an endpoint may take the connection for itself once it has accepted it."""
 
+    came_with = ""
+    leaves: Callable[[Any], None] | None = None
+
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
         if self.response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
-            cast(dict[str, object], self.scope)[HANDED_OVER] = self._hand_over
+            cast(dict[str, object], self.scope).update({HANDED_OVER: self._hand_over, CONNECTION: self})
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._leave()
+        super().connection_lost(exc)
+
+    def _leave(self) -> None:
+        if self.leaves is not None:
+            self.leaves(self)
 
     def _hand_over(self, session: Session) -> None:
+        self._leave()
         self.connections.discard(self)
         session.take_over(self.transport, self.connections)
         # Its task ends now; where a timer is set it leaves the connection open, and this one never rings.

@@ -4,7 +4,8 @@ import base64
 import binascii
 import itertools
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
 
 import msgspec
 from starlette.websockets import WebSocket
@@ -28,7 +29,11 @@ from ostler.core.events import (
     WorkerLeft,
     WorkerRegistered,
 )
+from ostler.domain.secrets import names_some
+from ostler.hub.access import Caller
 from ostler.hub.artifacts import Artifacts
+from ostler.hub.connections import LINGERS_S
+from ostler.hub.permissions import messages_of
 from ostler.hub.session import HANDED_OVER, Session
 from ostler.wire import messages
 from ostler.wire.messages import Frame, MalformedFrame
@@ -38,6 +43,7 @@ MAX_RESULT_BYTES = 64 * 1024
 CLOSE_NOT_ALLOWED = 1008
 MAX_HEARD = 4 * 1024 * 1024
 """What one worker may say before the loop has taken it: then its socket is left unread until the loop has."""
+MOST_HINTS = 64
 EACH_MESSAGE = 1024
 """What a message takes in memory whatever it says."""
 
@@ -52,9 +58,15 @@ class Sessions:
         self._heard: dict[int, int] = {}
         """What the sessions have said that waits for the loop."""
         self._held: set[Session] = set()
+        self._hinted: dict[str, deque[str]] = {}
+        """The snapshots that workers were told to fetch beforehand, the newest of them."""
         self.wall: Callable[[], float] = time.time
         self.hubs: Callable[[], list[str]] = list
         """Where the hubs on this ledger are reached, where there are several."""
+        self.refused: Callable[[Caller, str, str, str], None] = lambda *_: None
+        """Hears of whoever would speak for another worker: what, why, and from where."""
+        self.secrets: Callable[[bytes], dict[str, str]] = lambda spec: {}
+        """What goes with the assignment of the job of this spec."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -67,8 +79,12 @@ class Sessions:
         self._open[session.number] = session
         socket.scope[HANDED_OVER](session)
 
+    def hinted(self, worker_id: str) -> Collection[str]:
+        return self._hinted.get(worker_id, ())
+
     def lost(self, session: Session) -> None:
         del self._open[session.number]
+        self._hinted.pop(session.worker_id, None)
         if session.worker_id:
             self._post(WorkerLeft(worker_id=session.worker_id, session=session.number, reason=session.why_left))
 
@@ -78,7 +94,7 @@ class Sessions:
         if expires_at is not None and expires_at <= self.wall():
             session.close(CLOSE_NOT_ALLOWED, "the token has expired")
             return
-        found = messages.decode(data, messages.FROM_WORKER)
+        found = messages.decode(data, messages_of(session.caller.role))
         self._count(session, len(data) + EACH_MESSAGE * len(found))
         for frame in found:
             if session.number not in self._open:
@@ -123,6 +139,7 @@ class Sessions:
             raise MalformedFrame(f"register: this connection already speaks for {session.worker_id}")
         if not session.caller.may_speak_for(message.id):
             error = f"register: the token is that of {session.caller.user}, not of {message.id}"
+            self.refused(session.caller, f"register {message.id}", error, session.address)
             session.send(messages.encode(messages.Ack(), error))
             session.close(CLOSE_NOT_ALLOWED, "this token is another worker's")
             return
@@ -152,8 +169,13 @@ class Sessions:
                 session.close(messages.CLOSE_REGISTER_AGAIN, "silent for too long: connect and register again")
         else:
             message = to_message(effect, specs)
+            if isinstance(effect, HintSnapshot):
+                self._hinted.setdefault(session.worker_id, deque(maxlen=MOST_HINTS)).append(effect.snapshot)
             if isinstance(message, messages.Ack) and message.of == "register":
                 message.hubs = self.hubs()
+            if isinstance(effect, AssignTask) and names_some(specs[effect.job_id]):
+                assert isinstance(message, messages.JobAssign)
+                message.secrets = self.secrets(specs[effect.job_id])
             session.send(messages.encode(message))
 
     def ask_for_log(self, session: int, request: messages.LogRequest) -> None:
@@ -172,7 +194,26 @@ class Sessions:
         """Whoever came with this token is no longer let in."""
         for session in list(self._open.values()):
             if session.caller.token_id == token_id:
-                session.close(CLOSE_NOT_ALLOWED, "the token was revoked")
+                session.close(CLOSE_NOT_ALLOWED, "the token is good no more: it was revoked, or has expired", LINGERS_S)
+
+    def is_here(self, worker_id: str, token_id: str) -> bool:
+        """Whether the worker of this name is connected, and came with this token."""
+        return bool(self._of(worker_id, token_id))
+
+    def hand_token(self, worker_id: str, old: str, secret: str) -> None:
+        """Give the worker that came with the old token a new one."""
+        for session in self._of(worker_id, old):
+            session.send(messages.encode(messages.Ack(of="token", token=secret)))
+
+    def _of(self, worker_id: str, token_id: str) -> list[Session]:
+        found = self._open.values()
+        return [one for one in found if one.worker_id == worker_id and one.caller.token_id == token_id]
+
+    def inherit(self, old: str, new: Caller) -> None:
+        """Whoever came with the old token is here with the new one."""
+        for session in self._open.values():
+            if session.caller.token_id == old:
+                session.caller = new
 
     def close_all(self) -> None:
         for session in list(self._open.values()):

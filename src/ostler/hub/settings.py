@@ -2,7 +2,9 @@
 
 ledger = "postgresql://ostler:…@db/ostler"     # in place of a file in the state folder: docs/postgresql.md
 store = "/srv/ostler"                          # where logs and artifacts are, for all hubs on that ledger: docs/hubs.md
-url = "http://hub-a.example:7600"              # where others reach this hub
+url = "https://hub-a.example:7600"             # where others reach this hub
+hosts = ["ostler.lab.example"]                 # what else it is called: docs/access.md
+tls = "auto"                                   # or tls_cert and tls_key, two files: docs/tls.md
 
 [templates.finetune]            # any fields of a spec: a team's usual job, by name
 gpu_count = 1
@@ -21,6 +23,14 @@ logs = "30d"
 hold_after = "10m"              # a job that waits for longer gets machines held for it; or "never"
 [scheduling.weights]            # what an hour on one device counts for its user; else its memory, in 24 GiB
 a100 = 3.0
+
+[limits]                        # how often one may ask: docs/access.md
+requests_per_s = 2000
+burst = 20000
+failed_logins = 5
+
+[disk]                          # where less is free, nothing new is taken in: docs/ledger.md
+reserve = "2g"
 
 [models.qwen]                   # what the gateway serves: docs/gateway-config.md
 cmd = "llama-server --port ${PORT} -m /models/qwen.gguf"
@@ -41,17 +51,20 @@ import msgspec
 
 from ostler.domain.errors import BadInput, Unreadable
 from ostler.domain.job import decode_spec
+from ostler.domain.origins import host_of
 from ostler.domain.quota import Quota, Quotas
 from ostler.domain.retention import Retention, read_retention
 from ostler.domain.scheduling import HOLD_AFTER_S, NEVER, Scheduling, parse_hold_after
 from ostler.gateway import config as gateway_config
 from ostler.gateway.settings import GatewaySettings
+from ostler.hub.disk import DiskSettings, read_disk
+from ostler.hub.web.limits import Limits
 from ostler.manifest.locate import Path as TomlPath
 from ostler.manifest.locate import locate
 
 _PART = re.compile(r'"(?:[^"\\]|\\.)*"|\[\d+\]|[^.\["]+')
-TABLES = ("templates", "quotas", "scheduling", "retention", "models", "gateway")
-KEYS = (*TABLES, "ledger", "store", "url")
+TABLES = ("templates", "quotas", "scheduling", "retention", "limits", "disk", "models", "gateway")
+KEYS = (*TABLES, "worker", "ledger", "store", "url", "hosts", "tls", "tls_cert", "tls_key")
 MAX_WEIGHT = 1000.0
 Template = dict[str, Any]
 NOT_IN_A_TEMPLATE = {
@@ -71,6 +84,13 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     """Its address, perhaps with a password."""
     store: str = ""
     url: str = ""
+    hosts: list[str] = []
+    """What it is called beside that."""
+    limits: Limits = Limits()
+    disk: DiskSettings = DiskSettings()
+    tls: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
 
 
 def load(path: Path | None) -> Settings:
@@ -119,7 +139,13 @@ def _settings(table: dict[str, Any]) -> Settings:
         ),
         ledger=_text(table, "ledger", "an address in quotes, like 'postgresql://USER@HOST/DATABASE'"),
         store=_text(table, "store", "a folder in quotes, like '/srv/ostler'"),
-        url=_text(table, "url", "an address in quotes, like 'http://hub-a.example:7600'"),
+        url=_text(table, "url", "an address in quotes, like 'https://hub-a.example:7600'"),
+        hosts=_hosts(table.get("hosts", [])),
+        limits=_limits(_table(table.get("limits", {}), "limits")),
+        disk=read_disk(_table(table.get("disk", {}), "disk")),
+        tls=_text(table, "tls", "'auto'"),
+        tls_cert=_text(table, "tls_cert", "a file in quotes, like '/etc/ostler/hub.pem'"),
+        tls_key=_text(table, "tls_key", "a file in quotes, like '/etc/ostler/hub.key'"),
     )
 
 
@@ -128,6 +154,21 @@ def _text(table: dict[str, Any], key: str, what: str) -> str:
     if not isinstance(given, str):
         raise _wrong(key, f"must be {what}")
     return given
+
+
+def _hosts(given: Any) -> list[str]:
+    if not isinstance(given, list) or not all(isinstance(name, str) and host_of(name) for name in given):
+        raise _wrong("hosts", "must be a list of names in quotes, like ['ostler.lab.example', 'https://ostler.lab']")
+    return given
+
+
+def _limits(table: dict[str, Any]) -> Limits:
+    _must_be_known(table, Limits.__struct_fields__, "limits.")
+    try:
+        return msgspec.convert(table, Limits)
+    except msgspec.ValidationError as error:
+        what, _, where = str(error).partition(" - at `$")
+        raise _wrong("limits" + where.strip("`"), what) from None
 
 
 def _quotas(table: dict[str, Any]) -> Quotas:

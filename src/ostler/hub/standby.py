@@ -7,6 +7,7 @@ Whoever asks for more than the ledger knows is told where the hub that leads is 
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from starlette.requests import Request
@@ -18,22 +19,12 @@ from ostler import __version__
 from ostler.core.effects import Effect
 from ostler.core.fleet import Fleet
 from ostler.domain.errors import LedgerError, NotLeading, NotYet
+from ostler.domain.origins import Origins
 from ostler.domain.records import Changes
-from ostler.hub.access import JOIN_ONCE, ROLES, Access
+from ostler.hub.access import Access
 from ostler.hub.api.fleet import hub_documents
 from ostler.hub.api.jobs import JobsApi
-from ostler.hub.api.routes import (
-    ANY_METHOD,
-    ANYONE,
-    READERS,
-    Route,
-    SocketRoute,
-    application,
-    brought_by,
-    caller_of,
-    denied,
-    json_response,
-)
+from ostler.hub.api.routes import Route, SocketRoute, caller_of, denied, json_response
 from ostler.hub.api.table import jobs_in_the_ledger
 from ostler.hub.api.templates import Templates
 from ostler.hub.clock import SystemClock
@@ -42,9 +33,11 @@ from ostler.hub.ids import new_attempt_id
 from ostler.hub.leading import STANDBY, HubSeen, Shared
 from ostler.hub.ledgers import LOOK_S, WAIT_S, waiting
 from ostler.hub.loop import Loop
+from ostler.hub.permissions import ANY_METHOD
+from ostler.hub.web.cookies import SCOPE as ENDED_SESSIONS
+from ostler.hub.web.gate import Web, application, brought_by
 from ostler.store.blobs import Objects
 
-EVERYBODY = (*ROLES, "join", JOIN_ONCE)
 TOKENS_S = 5.0
 """Tokens are read again after so long, because some may have been revoked."""
 NEW_TOKENS_S = 0.2
@@ -54,17 +47,22 @@ _log = logging.getLogger("ostler.hub")
 
 
 class Standby:
-    def __init__(self, seat: Shared, store: Path) -> None:
+    def __init__(self, seat: Shared, store: Path, names: Sequence[str] = ()) -> None:
         self._seat = seat
         self._leader: HubSeen | None = None
         self._said = ""
         # A loop that never runs: there is nothing to decide, and its reads are those of the hub that leads.
         self._loop = Loop(Fleet(new_attempt_id), seat.ledger, _nothing, SystemClock())
         self._jobs = JobsApi(self._loop, Feed(self._loop, 0), Objects(store / "snapshots", "blob"), Templates({}))
-        self._tokens = Tokens(self._loop, Access(store, []))
-        sockets = [SocketRoute(path="/{path:path}", endpoint=self._refuse_socket, roles=EVERYBODY)]
-        self._tokens.app = application(self._routes(), sockets, self._tokens.access)
+        self._web = Web(Access(store, []), Origins(names))
+        self._tokens = Tokens(self._loop, self._web)
+        sockets = [SocketRoute(path="/{path:path}", endpoint=self._refuse_socket)]
+        self._tokens.app = application(self._routes(), sockets, self._web)
         self.app: ASGIApp = self._tokens
+
+    def follow_files(self, read: Callable[[], None]) -> None:
+        """`read` brings the tokens' files in this hub's own folder up to date: another hub may have replaced them."""
+        self._tokens.read_files = read
 
     # Waiting
 
@@ -94,18 +92,18 @@ class Standby:
     # Answering
 
     def _routes(self) -> list[Route]:
-        def get(path: str, handler, roles, summary) -> Route:  # type: ignore[no-untyped-def]
-            return Route(method="GET", path=path, handler=handler, roles=roles, summary=summary)
+        def get(path: str, handler, summary) -> Route:  # type: ignore[no-untyped-def]
+            return Route(method="GET", path=path, handler=handler, summary=summary)
 
         return [
-            get("/v1/health", self._health, ANYONE, "Say that the hub is up"),
-            get("/v1/hubs", self._hubs, EVERYBODY, "List the hubs on this ledger"),
-            get("/v1/me", _me, EVERYBODY, "Say whose token this is"),
-            get("/metrics", _metrics, READERS, "Prometheus metrics"),
-            get("/v1/status", self._status, READERS, "Show the fleet in a few numbers"),
-            get("/v1/jobs/{id}", self._job, READERS, "Show a job or one task of an array"),
+            get("/v1/health", self._health, "Say that the hub is up"),
+            get("/v1/hubs", self._hubs, "List the hubs on this ledger"),
+            get("/v1/me", _me, "Say whose token this is"),
+            get("/metrics", _metrics, "Prometheus metrics"),
+            get("/v1/status", self._status, "Show the fleet in a few numbers"),
+            get("/v1/jobs/{id}", self._job, "Show a job or one task of an array"),
             *jobs_in_the_ledger(self._jobs),
-            Route(method=ANY_METHOD, path="/{path:path}", handler=self._refuse, roles=EVERYBODY, summary="Ask"),
+            Route(method=ANY_METHOD, path="/{path:path}", handler=self._refuse, summary="Ask"),
         ]
 
     async def _health(self, request: Request) -> Response:
@@ -143,12 +141,14 @@ class Standby:
 class Tokens:
     """In front of the application: who may come in is read from the ledger, now and then, because others write it."""
 
-    def __init__(self, loop: Loop, access: Access) -> None:
-        self.access = access
+    def __init__(self, loop: Loop, web: Web) -> None:
+        self.access = web.access
+        self._cookies = web.cookies
         self.app: ASGIApp | None = None
         self._loop = loop
         self._reading = asyncio.Lock()
         self._read_at = float("-inf")
+        self.read_files: Callable[[], None] = lambda: None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert self.app is not None
@@ -165,7 +165,11 @@ class Tokens:
         async with self._reading:
             if self._read_at < came_at and self._is_to_be_read(scope):
                 await asyncio.sleep(self._read_at + NEW_TOKENS_S - time.monotonic())
-                self.access.know(await self._loop.read(lambda ledger: ledger.token_list()))
+                tokens, ended = await self._loop.read(lambda ledger: (ledger.token_list(), ledger.kept(ENDED_SESSIONS)))
+                self.read_files()
+                self.access.read_files()
+                self.access.know(tokens)
+                self._cookies.follow(ended)
                 self._read_at = time.monotonic()
 
     def _is_to_be_read(self, scope: Scope) -> bool:

@@ -2,6 +2,7 @@
 the ledger names what is in there, and a hub that took over without it would promise what it cannot give."""
 
 import os
+from itertools import repeat
 from pathlib import Path
 from secrets import token_hex
 
@@ -25,6 +26,12 @@ def prepare(store: Path, state: Path) -> None:
         secret = _once(store / name, _read(own) or new_token_secret())
         if _read(own) != secret:
             _write(own, secret)
+
+
+def renew_token(store: Path, state: Path, kind: str) -> None:
+    """Another secret in the file of this token, and in the copy of it that this hub has in its state folder."""
+    for folder, secret in zip(dict.fromkeys((store, state)), repeat(new_token_secret()), strict=False):
+        _write(folder / TOKEN_FILES[kind], secret)
 
 
 def refuse_another(ledger: Ledger, store: Path, shown: str) -> None:
@@ -76,4 +83,6 @@ def _write(path: Path, text: str) -> None:
     part.unlink(missing_ok=True)
     with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(f"{text}\n")
+        file.flush()
+        os.fsync(file.fileno())
     part.replace(path)

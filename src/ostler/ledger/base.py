@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from ostler.domain.audit import AuditRecord
 from ostler.domain.records import (
     ArtifactRecord,
     AttemptRecord,
@@ -93,6 +94,14 @@ class Ledger(Protocol):
         """Oldest first."""
         ...
 
+    def attempts_ended(self, *, after: float, before: float, limit: int = 1000) -> list[AttemptRecord]:
+        """Those that ended after the one time and were assigned by the other; the last to end first."""
+        ...
+
+    def worker_lines(self, limit: int = 1000) -> list[FeedRecord]:
+        """The feed's lines about workers, newest first."""
+        ...
+
     def list_jobs(
         self, *, states: Sequence[str] = (), user: str = "", name: str = "", before: int | None = None, limit: int = 100
     ) -> list[JobView]:
@@ -159,6 +168,16 @@ class Ledger(Protocol):
 
     def old_receipts(self, *, before: float, limit: int = 100) -> list[str]:
         """Keys, oldest first."""
+        ...
+
+    def audit(
+        self, *, before: int | None = None, since: float = 0.0, actor: str = "", object: str = "", limit: int = 100
+    ) -> list[AuditRecord]:
+        """Newest first: seq < before. `actor` is a token's id or a user. An empty condition is none."""
+        ...
+
+    def oldest_audit(self, limit: int = 1000) -> list[AuditRecord]:
+        """Oldest first."""
         ...
 
     def token_list(self) -> list[TokenRecord]:

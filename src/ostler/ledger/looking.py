@@ -3,7 +3,16 @@
 from collections.abc import Collection
 from typing import ClassVar, NamedTuple
 
-from ostler.domain.records import AttemptRecord, JobRecord, ManifestRecord, ReceiptRecord, TaskRecord, TokenRecord
+from ostler.domain.audit import AuditRecord
+from ostler.domain.records import (
+    AttemptRecord,
+    FeedRecord,
+    JobRecord,
+    ManifestRecord,
+    ReceiptRecord,
+    TaskRecord,
+    TokenRecord,
+)
 from ostler.ledger import rows
 from ostler.ledger.ageing import Ageing
 
@@ -14,11 +23,15 @@ class Statements(NamedTuple):
     tasks: str
     tasks_of: str
     attempts_of: str
+    attempts_ended: str
+    worker_lines: str
     manifest: str
     wanted_artifacts: str
     receipt: str
     kept: str
     tokens: str
+    audit: str
+    oldest_audit: str
 
 
 class Looking(Ageing):
@@ -39,6 +52,12 @@ class Looking(Ageing):
     def attempts_of(self, task_id: str) -> list[AttemptRecord]:
         return self._all(rows.ATTEMPT.record, self.SAYS.attempts_of, task_id)
 
+    def attempts_ended(self, *, after: float, before: float, limit: int = 1000) -> list[AttemptRecord]:
+        return self._all(rows.ATTEMPT.record, self.SAYS.attempts_ended, float(after), float(before), max(limit, 0))
+
+    def worker_lines(self, limit: int = 1000) -> list[FeedRecord]:
+        return self._all(rows.FEED.record, self.SAYS.worker_lines, max(limit, 0))
+
     def manifest(self) -> ManifestRecord | None:
         return next(iter(self._all(rows.MANIFEST.record, self.SAYS.manifest)), None)
 
@@ -53,3 +72,12 @@ class Looking(Ageing):
 
     def token_list(self) -> list[TokenRecord]:
         return self._all(rows.TOKEN.record, self.SAYS.tokens)
+
+    def audit(
+        self, *, before: int | None = None, since: float = 0.0, actor: str = "", object: str = "", limit: int = 100
+    ) -> list[AuditRecord]:
+        below = 2**63 - 1 if before is None else before
+        return self._all(rows.AUDIT.record, self.SAYS.audit, below, float(since), actor, object, max(limit, 0))
+
+    def oldest_audit(self, limit: int = 1000) -> list[AuditRecord]:
+        return self._all(rows.AUDIT.record, self.SAYS.oldest_audit, max(limit, 0))

@@ -8,6 +8,7 @@ from typing import TypeVar, get_origin, get_type_hints
 
 import msgspec
 
+from ostler.domain.audit import AuditRecord
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import (
     ArtifactRecord,
@@ -47,6 +48,7 @@ _MUTABLE: dict[type, list[str]] = {
         ArtifactRecord,
         ManifestRecord,
         DepartedRecord,
+        AuditRecord,
     )
 }
 """The fields of each kind of record that hold a list or a dict."""
@@ -70,6 +72,7 @@ class MemoryLedger:
         self._kept: dict[tuple[str, str], bytes] = {}
         self._needs: set[NeedRecord] = set()
         self._departed: dict[str, DepartedRecord] = {}
+        self._audit: dict[int, AuditRecord] = {}
 
     def commit(self, changes: Changes) -> None:
         self._refuse_contradictions(changes)
@@ -97,6 +100,7 @@ class MemoryLedger:
             self._keep(kept)
         self._needs.update(changes.needs)
         self._departed.update((one.id, _own(one)) for one in changes.departed)
+        self._audit.update((row.seq, _own(row)) for row in changes.audit)
         self._remove(changes)
 
     def _remove(self, changes: Changes) -> None:
@@ -119,6 +123,8 @@ class MemoryLedger:
             self._feed.pop(seq, None)
         for receipt in changes.gone_receipts:
             self._receipts.pop(receipt, None)
+        if changes.gone_audit:
+            self._audit = {seq: row for seq, row in self._audit.items() if seq > changes.gone_audit}
 
     def _refuse_contradictions(self, changes: Changes) -> None:
         """Before anything is changed: what can fail here fails whole."""
@@ -137,6 +143,9 @@ class MemoryLedger:
             raise LedgerError("an attempt changed its owner")
         if any(manifest.id != 1 for manifest in changes.manifest):
             raise LedgerError("a second manifest")
+        audited = {row.seq for row in changes.audit}
+        if len(audited) < len(changes.audit) or not audited.isdisjoint(self._audit):
+            raise LedgerError("a row of the audit is there already")
         if unknown_states(changes):
             raise LedgerError("a job in a state that is none")
 
@@ -202,6 +211,18 @@ class MemoryLedger:
 
     def attempts_of(self, task_id: str) -> list[AttemptRecord]:
         return [_own(attempt) for attempt in self._attempts.values() if attempt.task_id == task_id]
+
+    def attempts_ended(self, *, after: float, before: float, limit: int = 1000) -> list[AttemptRecord]:
+        found = [
+            (one.finished_at, number, one)
+            for number, one in enumerate(self._attempts.values())
+            if one.finished_at is not None and one.finished_at > after and one.assigned_at <= before
+        ]
+        return [_own(one) for _, _, one in sorted(found, key=lambda row: row[:2], reverse=True)[: max(limit, 0)]]
+
+    def worker_lines(self, limit: int = 1000) -> list[FeedRecord]:
+        found = sorted((line for line in self._feed.values() if line.kind == "worker"), key=_seq, reverse=True)
+        return [_own(line) for line in found[: max(limit, 0)]]
 
     def list_jobs(
         self, *, states: Sequence[str] = (), user: str = "", name: str = "", before: int | None = None, limit: int = 100
@@ -318,6 +339,22 @@ class MemoryLedger:
     def old_receipts(self, *, before: float, limit: int = 100) -> list[str]:
         old = sorted((one.at, key) for key, one in self._receipts.items() if one.at < before)
         return [key for _, key in old[: max(limit, 0)]]
+
+    def audit(
+        self, *, before: int | None = None, since: float = 0.0, actor: str = "", object: str = "", limit: int = 100
+    ) -> list[AuditRecord]:
+        found = (
+            row
+            for seq, row in sorted(self._audit.items(), reverse=True)
+            if (before is None or seq < before)
+            and row.at >= since
+            and actor in ("", row.actor, row.user)
+            and object in ("", row.object)
+        )
+        return _page(found, limit)
+
+    def oldest_audit(self, limit: int = 1000) -> list[AuditRecord]:
+        return _page((row for _, row in sorted(self._audit.items())), limit)
 
     def token_list(self) -> list[TokenRecord]:
         return [_own(token) for token in self._tokens.values()]

@@ -11,6 +11,7 @@ import apsw
 import msgspec
 
 from ostler.domain.errors import LedgerError
+from ostler.ledger.sqlite_sound import copy_pages, sync_folder
 
 
 class Migration(msgspec.Struct, frozen=True):
@@ -54,20 +55,10 @@ def copy_aside(db: apsw.Connection, target: Path) -> None:
     part = target.with_name(f"{target.name}.part")
     part.unlink(missing_ok=True)
     # SQLite would create the file readable by all; it takes an empty one as it is.
-    with open(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600), "rb") as file:
-        db.execute("VACUUM INTO ?", (str(part),))
-        os.fsync(file.fileno())
+    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    copy_pages(db, part)
     os.replace(part, target)
     sync_folder(target.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make new names in a folder durable: syncing a file alone does not."""
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _applied(db: apsw.Connection) -> dict[str, str]:

@@ -84,6 +84,11 @@ _SPECS = f"SELECT id, spec FROM jobs WHERE id {_one_of('$1')}"
 _TASKS = f"SELECT {sql.TASKS.select()} FROM tasks WHERE id {_one_of('$1')}"
 _TASKS_OF = f"SELECT {sql.TASKS.select()} FROM tasks WHERE job_id = $1 AND idx > $2 ORDER BY idx, id LIMIT $3"
 _ATTEMPTS_OF = f"SELECT {sql.ATTEMPTS.select()} FROM attempts WHERE task_id = $1 ORDER BY n"
+_ATTEMPTS_ENDED = f"""
+    SELECT {sql.ATTEMPTS.select()} FROM attempts WHERE finished_at > $1 AND assigned_at <= $2
+    ORDER BY finished_at DESC, n DESC LIMIT $3
+"""
+_WORKER_LINES = f"SELECT {sql.FEED.select()} FROM feed WHERE kind = 'worker' ORDER BY seq DESC LIMIT $1"
 # OFFSET 0: each is looked up by its id, never by reading all tasks.
 _VIEWS = f"""
     SELECT {sql.JOBS.select("j.")}, {sql.TASKS.select("t.")}
@@ -106,6 +111,11 @@ _ARTIFACTS = f"SELECT n, {sql.ARTIFACTS.select()} FROM artifacts WHERE "
 _WANTED_ARTIFACTS = f"SELECT DISTINCT artifact_id FROM tasks WHERE {sql.WANTED}"
 _RECEIPT = f"SELECT {sql.RECEIPTS.select()} FROM receipts WHERE key = $1"
 _TOKENS = f"SELECT {sql.TOKENS.select()} FROM tokens ORDER BY n"
+_AUDIT = f"""
+    SELECT {sql.AUDIT.select()} FROM audit WHERE seq < $1 AND at >= $2 AND ($3 = '' OR actor = $3 OR "user" = $3)
+    AND ($4 = '' OR object = $4) ORDER BY seq DESC LIMIT $5
+"""
+_OLDEST_AUDIT = f"SELECT {sql.AUDIT.select()} FROM audit ORDER BY seq LIMIT $1"
 
 _LAST_CHARACTER = "\U0010ffff"
 _NO_BOUND = 2**63 - 1
@@ -121,11 +131,15 @@ class PostgresLedger(Looking):
         tasks=_TASKS,
         tasks_of=_TASKS_OF,
         attempts_of=_ATTEMPTS_OF,
+        attempts_ended=_ATTEMPTS_ENDED,
+        worker_lines=_WORKER_LINES,
         manifest=_MANIFEST.decode(),
         wanted_artifacts=_WANTED_ARTIFACTS,
         receipt=_RECEIPT,
         kept=_KEPT.decode(),
         tokens=_TOKENS,
+        audit=_AUDIT,
+        oldest_audit=_OLDEST_AUDIT,
     )
 
     def __init__(self, url: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
+from ostler.domain.audit import AuditRecord
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import (
     ArtifactRecord,
@@ -206,6 +207,7 @@ KEPT = Table("kept", KeptRecord, rows.KEPT, ("scope", "key"))
 NEEDS = Table("needs", NeedRecord, rows.NEED)
 DEPARTED = Table("departed", DepartedRecord, rows.DEPARTED, ("id",))
 OUTPUTS = Table("artifacts", OutputKey, rows.OUTPUT, ("id", "task_id"))
+AUDIT = Table("audit", AuditRecord, rows.AUDIT)
 
 WANTED = "artifact_id <> '' AND state = 'succeeded'"
 """Word for word the condition of the index tasks_wanting."""
@@ -246,6 +248,7 @@ _FORGET_OUTPUTS = f"""
     WHERE tasks.id = given.task_id AND tasks.artifact_id = given.id
 """.encode()
 _DROP_OUTPUTS = OUTPUTS.delete().encode()
+_INSERT_AUDIT = AUDIT.insert().encode()
 
 
 def statements(changes: Changes) -> Iterator[Statement]:
@@ -270,6 +273,9 @@ def statements(changes: Changes) -> Iterator[Statement]:
             yield sql, [json(gone)]
     yield from OUTPUTS.statements(_FORGET_OUTPUTS, changes.gone_outputs)
     yield from OUTPUTS.statements(_DROP_OUTPUTS, changes.gone_outputs)
+    yield from AUDIT.statements(_INSERT_AUDIT, changes.audit)
+    if changes.gone_audit:
+        yield b"DELETE FROM audit WHERE seq <= $1", [changes.gone_audit]
 
 
 def _removals(changes: Changes) -> tuple[tuple[bytes, Sequence[str | int]], ...]:

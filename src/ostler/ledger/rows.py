@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 
+from ostler.domain.audit import AuditRecord
 from ostler.domain.job import Terms
 from ostler.domain.records import (
     ArtifactRecord,
@@ -100,6 +101,7 @@ KEPT = Shape(KeptRecord)
 NEED = Shape(NeedRecord)
 DEPARTED = Shape(DepartedRecord)
 OUTPUT = Shape(OutputKey)
+AUDIT = Shape(AuditRecord)
 
 
 def view(row: Row) -> JobView:

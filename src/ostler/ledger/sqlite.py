@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -19,7 +19,15 @@ from ostler.domain.states import LIVE, STATES
 from ostler.ledger import ageing, rows
 from ostler.ledger.base import KINDS, TALLY, Changes, JobView, Snapshot, unknown_states
 from ostler.ledger.looking import Looking, Statements
-from ostler.ledger.sqlite_file import explained, open_reader, open_writer, refuse_faulty_library, take_lock
+from ostler.ledger.sqlite_file import (
+    CHECKPOINT_PAGES,
+    explained,
+    open_reader,
+    open_writer,
+    refuse_faulty_library,
+    take_lock,
+)
+from ostler.ledger.sqlite_sound import Mark, forget_mark
 
 T = TypeVar("T")
 
@@ -105,6 +113,11 @@ _SPECS = f"SELECT id, spec FROM jobs WHERE id {_ANY_OF}"
 _TASKS = f"{_select(rows.TASK, 'tasks')} WHERE id {_ANY_OF}"
 _TASKS_OF = f"{_select(rows.TASK, 'tasks')} WHERE job_id = ? AND idx > ? ORDER BY idx, id LIMIT ?"
 _ATTEMPTS_OF = f"{_select(rows.ATTEMPT, 'attempts')} WHERE task_id = ? ORDER BY n"
+_ATTEMPTS_ENDED = f"""
+    {_select(rows.ATTEMPT, "attempts")} WHERE finished_at > ? AND assigned_at <= ?
+    ORDER BY finished_at DESC, n DESC LIMIT ?
+"""
+_WORKER_LINES = f"{_select(rows.FEED, 'feed')} WHERE kind = 'worker' ORDER BY seq DESC LIMIT ?"
 _LIST = f"""
     SELECT {_columns(rows.JOB, "j.")}, {_columns(rows.TASK, "t.")}
     FROM jobs j LEFT JOIN tasks t ON t.id = j.id AND j.size = 0
@@ -127,6 +140,12 @@ _DROP_ARTIFACTS = f"""
 """
 _RECEIPT = f"{_select(rows.RECEIPT, 'receipts')} WHERE key = ?"
 _TOKENS = f"{_select(rows.TOKEN, 'tokens')} ORDER BY n"
+_INSERT_AUDIT = _insert("audit", rows.AUDIT)
+_AUDIT = f"""
+    {_select(rows.AUDIT, "audit")} WHERE seq < ?1 AND at >= ?2 AND (?3 = '' OR actor = ?3 OR user = ?3)
+    AND (?4 = '' OR object = ?4) ORDER BY seq DESC LIMIT ?5
+"""
+_OLDEST_AUDIT = f"{_select(rows.AUDIT, 'audit')} ORDER BY seq LIMIT ?"
 
 _LAST_CHARACTER = "\U0010ffff"
 _NO_BOUND = 2**63 - 1
@@ -142,11 +161,15 @@ class SqliteLedger(Looking):
         tasks=_TASKS,
         tasks_of=_TASKS_OF,
         attempts_of=_ATTEMPTS_OF,
+        attempts_ended=_ATTEMPTS_ENDED,
+        worker_lines=_WORKER_LINES,
         manifest=_LOAD_MANIFEST,
         wanted_artifacts=_WANTED_ARTIFACTS,
         receipt=_RECEIPT,
         kept=_KEPT,
         tokens=_TOKENS,
+        audit=_AUDIT,
+        oldest_audit=_OLDEST_AUDIT,
     )
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -159,6 +182,10 @@ class SqliteLedger(Looking):
             opened.callback(os.close, take_lock(self._path))
             self._writer = open_writer(self._path)
             opened.callback(self._writer.close)
+            self._mark = Mark(self._path)
+            opened.callback(self._mark.close)
+            self._frames = 0
+            self._writer.set_wal_hook(self._logged)
             self._reader = open_reader(self._path)
             # Closed in the reverse order: the writer, as the last connection, folds the log into the file.
             opened.callback(self._reader.close)
@@ -166,6 +193,7 @@ class SqliteLedger(Looking):
 
     def close(self) -> None:
         with self._reading, self._writing, explained(self._path):
+            forget_mark(self._path)
             self._opened.close()
 
     def commit(self, changes: Changes) -> None:
@@ -175,7 +203,8 @@ class SqliteLedger(Looking):
             raise LedgerError(
                 f"the ledger {self._path}: a job in a state that is none. This is a fault of the hub: report it"
             )
-        with self._writing, explained(self._path), self._transaction() as db:
+        newest = changes.feed[-1].seq if changes.feed else 0
+        with self._writing, explained(self._path), self._transaction(newest) as db:
             for sql, shape, records in _statements(changes):
                 if records:
                     self._write(db, sql, shape, records)
@@ -184,6 +213,8 @@ class SqliteLedger(Looking):
             for sql, named in _removals(changes):
                 if named:
                     db.execute(sql, (rows.text(named),))
+            if changes.gone_audit:
+                db.execute("DELETE FROM audit WHERE seq <= ?", (changes.gone_audit,))
             if changes.gone_outputs:
                 keys = [rows.OUTPUT.row(key) for key in changes.gone_outputs]
                 db.executemany(_FORGET_OUTPUT, keys)
@@ -194,8 +225,18 @@ class SqliteLedger(Looking):
                 else:
                     db.execute(_UPSERT_KEPT, rows.KEPT.row(kept))
 
+    def _logged(self, db: apsw.Connection, schema: str, frames: int) -> int:
+        """After each commit, with how long the log is now."""
+        self._frames = frames
+        if frames >= CHECKPOINT_PAGES:
+            # Somebody reads what is in it, or the file cannot grow: at the next commit, then. The log is whole.
+            with suppress(apsw.BusyError, apsw.FullError):
+                db.wal_checkpoint(schema, apsw.SQLITE_CHECKPOINT_PASSIVE)
+        return 0
+
     @contextmanager
-    def _transaction(self) -> Iterator[apsw.Connection]:
+    def _transaction(self, newest: int) -> Iterator[apsw.Connection]:
+        """With the newest line of the feed that is written in it."""
         db = self._writer
         # IMMEDIATE: a transaction that begins as a reader cannot wait for the lock when it comes to write.
         db.execute("BEGIN IMMEDIATE")
@@ -207,6 +248,7 @@ class SqliteLedger(Looking):
             if db.in_transaction:
                 db.execute("ROLLBACK")
             raise
+        self._mark.set(self._frames, newest)
 
     def _write(self, db: apsw.Connection, sql: str, shape: rows.Shape[Any], records: Sequence[Any]) -> None:
         before = db.total_changes()
@@ -309,6 +351,7 @@ def _statements(changes: Changes) -> tuple[tuple[str, rows.Shape[Any], Sequence[
         (_UPSERT_MANIFEST, rows.MANIFEST, changes.manifest),
         (_UPSERT_NEED, rows.NEED, changes.needs),
         (_UPSERT_DEPARTED, rows.DEPARTED, changes.departed),
+        (_INSERT_AUDIT, rows.AUDIT, changes.audit),
     )
 
 

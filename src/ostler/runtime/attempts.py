@@ -9,11 +9,15 @@ Standard library only: the supervisor imports this.
 """
 
 import contextlib
+import errno
 import os
 import stat
+from io import BufferedReader
+
+from ostler.runtime.identity import Identity
 
 MAX_NAME = 64
-MAX_SPARE = 64
+MAX_SPARE = 512
 LOG, WORK, OUT = "log", "work", "out"
 _CLOCK_STEP_S = 0.1  # a file system's clock may be this much late
 _USUAL = {LOG, WORK, OUT}
@@ -33,6 +37,15 @@ def is_file_name(name: str) -> bool:
     return name not in _USUAL and name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
+def open_plain(path: str | os.PathLike[str], more: int = 0) -> BufferedReader:
+    """For reading, where a task could have put anything: a pipe is not waited for. OSError if it is no plain file."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | more)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a plain file", os.fspath(path))
+    return open(descriptor, "rb")
+
+
 class Folders:
     """Makes attempts' folders, and gives those that were left empty to the next attempt.
 
@@ -42,34 +55,51 @@ class Folders:
 
     def __init__(self, root: str) -> None:
         self._root = root
-        self._spare: list[str] = []
+        self._spare: dict[Identity, list[str]] = {}
+        """By whom they belong to."""
+        self._own = Identity(os.geteuid(), os.getegid())
 
     def path(self, attempt: str) -> str:
         return f"{self._root}/{attempt}"
 
-    def make(self, attempt: str) -> bool:
+    def make(self, attempt: str, user: Identity | None = None) -> bool:
         """Make the attempt's folder, or complete the one that the worker prepared. False if it has run before."""
         folder = self.path(attempt)
-        if self._spare:
-            spare = self._spare.pop()
+        if spares := self._spare.get(user or self._own):
+            spare = spares.pop()
             try:
                 os.rename(self.path(spare), folder)
                 return True
             except FileNotFoundError:
                 pass  # it has been pruned
             except OSError:
-                self._spare.append(spare)  # a folder is there, and not empty
+                spares.append(spare)  # a folder is there, and not empty
         for path in (folder, f"{folder}/{WORK}", f"{folder}/{OUT}"):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(path, 0o700)
-        return not os.path.exists(f"{folder}/{LOG}")
+        if os.path.lexists(f"{folder}/{LOG}"):
+            return False
+        if user is not None:
+            # The folder last: until then nobody else can reach what is in it.
+            for path in (*(entry.path for entry in os.scandir(folder)), folder):
+                os.chown(path, *user, follow_symlinks=False)
+        return True
 
-    def release(self, attempt: str, started_at: float) -> None:
+    def is_as_new(self, attempt: str, started_at: float) -> bool:
+        """Whether one that is over has printed nothing and left nothing."""
+        try:
+            return _is_as_new(self.path(attempt), started_at)
+        except OSError:
+            return False
+
+    def release(self, attempt: str, *, as_new: bool) -> None:
         """The attempt has been forgotten. Its log stays, unless it printed nothing and left nothing."""
         folder = self.path(attempt)
         try:
-            if len(self._spare) < MAX_SPARE and _is_as_new(folder, started_at):
-                self._spare.append(attempt)
+            found = os.lstat(folder)
+            spares = self._spare.setdefault(Identity(found.st_uid, found.st_gid), [])
+            if len(spares) < MAX_SPARE and as_new:
+                spares.append(attempt)
             else:
                 os.utime(folder)  # its age, for whoever prunes, counts from now
         except OSError:

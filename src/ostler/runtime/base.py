@@ -19,8 +19,13 @@ class Launch(msgspec.Struct, kw_only=True):
     deadline_s: float = 0.0
     """Stopped by the runtime itself after this long, hub or no hub. 0: never."""
     lease_s: float = 0.0
-    """Stopped by the runtime itself when contact was not renewed for this long. 0: never."""
+    """Stopped by the runtime itself when contact was not renewed for this long, and not even started if it was not
+    before: the order itself renews nothing, since nobody knows how long it has been on its way. 0: never."""
     grace_s: float = 10.0
+    memory_mib: int = 0
+    """Killed beyond this, where the machine's control groups are ours to divide. 0: no limit."""
+    user: tuple[int, int] | None = None
+    """As whom it runs, by the numbers of the user and of the group; None: as the worker does."""
     stop: list[str] = []
     """A command that ends it in its own way, with the same environment and log; `{pid}` in it is the main process. It
     has the grace of the stop; what is still there then gets SIGTERM, and SIGKILL after as long again."""
@@ -40,6 +45,8 @@ class Held(msgspec.Struct, kw_only=True):
     started_at: float
     """0 while it waits for those that it comes after."""
     after: list[str] = []
+    checkpoint: str = ""
+    """Its OSTLER_CHECKPOINT, where that is known."""
     ended: "Ended | None" = None
 
 
@@ -60,6 +67,8 @@ class Ended(msgspec.Struct, kw_only=True):
     ran_s: float = 0.0
     """How long its processes were there; 0: nobody knows, and so with the peak."""
     peak_memory_mib: int = 0
+    left_nothing: bool = False
+    """It has printed nothing, and its folder is as it was made. False: nobody has looked, or it is not."""
 
 
 class Runtime(Protocol):

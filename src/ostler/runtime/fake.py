@@ -89,8 +89,7 @@ class FakeMachine:
             deadline_s = task.launch.deadline_s
             if not task.stopped and 0 < deadline_s <= now - task.started_at:
                 self.terminate(attempt, "max_runtime", task.launch.grace_s)
-            contact_at = max(self.contact_at, task.started_at)
-            if not task.stopped and 0 < task.launch.lease_s <= now - contact_at:
+            if not task.stopped and 0 < task.launch.lease_s <= now - self.contact_at:
                 self.terminate(attempt, "lost contact", task.launch.grace_s)
             if task.ended is None and now >= task.kill_at:
                 self.end(attempt, KILLED)
@@ -135,6 +134,11 @@ class FakeMachine:
         return any(attempt in self._waiting or attempt in self.running for attempt in launch.after)
 
     def _begin(self, launch: Launch) -> None:
+        if 0 < launch.lease_s <= self.clock() - self.contact_at:
+            self._tasks[launch.attempt] = task = _Task(launch, 0.0)
+            task.stopped = "lost contact"
+            self.end(launch.attempt, TERMINATED)
+            return
         (self.folder / launch.attempt / "log").touch()
         self.launches.append(launch)
         self._tasks[launch.attempt] = _Task(launch, self.clock())

@@ -7,6 +7,7 @@ Written without waiting for the disk: a supervisor that is killed loses nothing,
 its tasks go with it. Standard library only: the supervisor imports this.
 """
 
+import contextlib
 import json
 import os
 import sys
@@ -31,11 +32,15 @@ class Journal:
         self._read()
         self._rewrite()
 
-    def starting(self, attempt: str, task_id: str, at: float, *, flush: bool = True) -> None:
-        """On the disk when this returns: the process comes next. Without `flush` the caller sees to that."""
-        self.starts[attempt] = {"task_id": task_id, "started_at": at, "boot": self._boot}
+    def starting(self, attempt: str, task_id: str, at: float, *, checkpoint: str = "", flush: bool = True) -> None:
+        """On the disk when this returns: the process comes next. Without `flush` the caller sees to that.
+
+        `checkpoint` is where it keeps what its next attempt is to find: whoever takes the attempt back asks for it.
+        """
+        self.starts[attempt] = {"task_id": task_id, "started_at": at, "boot": self._boot, "checkpoint": checkpoint}
         self._lines.append(
-            f'{{"start":"{attempt}","task_id":{quote(task_id)},"started_at":{at!r},"boot":{quote(self._boot)}}}'
+            f'{{"start":"{attempt}","task_id":{quote(task_id)},"started_at":{at!r},"boot":{quote(self._boot)},'
+            f'"checkpoint":{quote(checkpoint)}}}'
         )
         if flush:
             self.flush()
@@ -47,8 +52,7 @@ class Journal:
 
     def ended(self, attempt: str, end: dict[str, Any], text: str) -> None:
         """`text` is the end, encoded. The caller flushes before it tells anyone."""
-        self.starts.pop(attempt, None)
-        self.ends[attempt] = end
+        self._end(attempt, end)
         self._lines.append(f'{{"end":"{attempt}","how":{text}}}')
 
     def dropped(self, name: str) -> None:
@@ -66,17 +70,17 @@ class Journal:
         return bool(self._lines)
 
     def flush(self) -> None:
-        if not self._lines:
-            return
-        self._lines.append("")
-        text = "\n".join(self._lines).encode()
-        self._lines.clear()
-        try:
-            if os.write(self._file, text) != len(text):
-                os.write(self._file, b"\n")  # the disk is full: what follows must not be read as part of this line
-        except OSError as error:
-            self._complain(error)
-        self._room -= len(text)
+        if self._lines:
+            self._lines.append("")
+            # After a line that a full disk has cut, what follows must not be read as a part of it.
+            text = ("\n" * (self._room < 0) + "\n".join(self._lines)).encode()
+            self._lines.clear()
+            try:
+                whole = os.write(self._file, text) == len(text)
+            except OSError as error:
+                self._complain(error)
+                whole = False
+            self._room = self._room - len(text) if whole else -1
         if self._room < 0:
             self._rewrite()
 
@@ -93,31 +97,42 @@ class Journal:
         if attempt := line.pop("start", None):
             self.starts.setdefault(attempt, {}).update(line)
         elif attempt := line.get("end"):
-            self.ends[attempt] = line["how"]
-            self.starts.pop(attempt, None)
+            self._end(attempt, line["how"])
         else:
             self.ends.pop(line["forget"], None)
             self.starts.pop(line["forget"], None)
+
+    def _end(self, attempt: str, end: dict[str, Any]) -> None:
+        start = self.starts.pop(attempt, {})
+        if checkpoint := start.get("checkpoint"):
+            end["checkpoint"] = checkpoint
+        self.ends[attempt] = end
 
     def _rewrite(self) -> None:
         """Begin anew with what still matters; the old file stays until the new one is whole."""
         lines: list[dict[str, Any]] = [{"start": attempt, **start} for attempt, start in self.starts.items()]
         lines += [{"end": attempt, "how": end} for attempt, end in self.ends.items()]
         text = b"".join(map(pack, lines))
-        # Room for as much again, so that a long list of ends is not written over and over.
-        self._room = max(MAX_BYTES, len(text))
-        temporary = f"{self._path}.new"
+        temporary, new = f"{self._path}.new", -1
         try:
-            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            new = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            with open(new, "wb", closefd=False) as file:
                 file.write(text)
             os.rename(temporary, self._path)
-            new = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
             self._complain(error)
+            self._room = -1  # tried again at the next flush: something may be missing in the file
+            if new >= 0:
+                os.close(new)
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)  # half of it takes room that others need
             return
+        # Room for as much again, so that a long list of ends is not written over and over.
+        self._room = max(MAX_BYTES, len(text))
         os.close(self._file)
         self._file = new
 
     def _complain(self, error: OSError) -> None:
         # A full disk must not stop a task or hide its end; only a supervisor that follows this one will miss it.
-        print(f"the journal could not be written: {error}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # what is said here is written to the same disk
+            print(f"the journal could not be written: {error}", file=sys.stderr, flush=True)

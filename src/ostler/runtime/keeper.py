@@ -10,76 +10,57 @@ import signal
 import time
 from typing import Any
 
-from ostler.runtime.attempts import LOG, WORK, Folders, is_attempt_name
+from ostler.runtime.attempts import LOG, WORK, is_attempt_name
+from ostler.runtime.clock import Moment, also_asleep
 from ostler.runtime.frames import quote
+from ostler.runtime.groups import Groups
+from ostler.runtime.identity import as_owner
 from ostler.runtime.journal import Journal
-from ostler.runtime.peaks import Peaks
+from ostler.runtime.lending import (
+    ASKED,
+    CHECKPOINT,
+    FIRST_PAUSE_S,
+    KILLING,
+    LOOK_S,
+    NEVER,
+    RUNNING,
+    STOPPING,
+    STRAGGLER_GRACE_S,
+    TOLD,
+    Attempt,
+    Lending,
+    checkpoint_of,
+    made_of,
+)
 from ostler.runtime.processes import ProcessTable
-from ostler.runtime.spawn import NOT_EXECUTABLE, Programs, StartFailed, spawn
-from ostler.runtime.tree import Tree
-from ostler.runtime.warm import LEAVING_S, NAMES, Interpreter, Pool
+from ostler.runtime.spawn import NOT_EXECUTABLE, StartFailed, spawn
+from ostler.runtime.warm import LEAVING_S, NAMES
 
-STRAGGLER_GRACE_S = 2.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.005, 0.5
+LONGEST_PAUSE_S = 0.5
 KILL_ROUNDS = 8
 MAX_FORGOTTEN = 4096
-NEVER = float("inf")
 UNKNOWN_EXIT = 128 + signal.SIGKILL
-
-RUNNING, TOLD, ASKED, STOPPING, KILLING = "running", "told to stop", "asked to stop", "stopping", "killing"
 PID = "{pid}"
+LOST_CONTACT = "lost contact"
+LEASE_LOOK_S = 1.0
+"""How often it is seen whether contact was lost: who sleeps with the machine is not woken in time."""
 
 
-class Attempt:
-    """One that is not over."""
-
-    def __init__(self, name: str, task_id: str, started_at: float, grace_s: float) -> None:
-        self.id = name
-        self.task_id = task_id
-        self.started_at = started_at
-        self.began = time.monotonic()
-        self.grace_s = grace_s
-        self.phase = RUNNING
-        self.due_at = NEVER
-        """The next step. Running: its deadline. Told by its own command, or asked: SIGTERM. Stopping: the grace ends.
-        Killing: another round."""
-        self.stop_argv: list[str] = []
-        self.env: dict[str, str] = {}
-        """For the command that stops it; without one, nothing."""
-        self.deadline_at = NEVER
-        self.lease_s = NEVER
-        self.kill_at = NEVER
-        self.pause_s = FIRST_PAUSE_S
-        self.exit_code: int | None = None
-        """Of the main process, once that is gone."""
-        self.error = ""
-        self.stopped = ""
-        self.result = ""
-
-
-class Keeper:
+class Keeper(Lending):
     def __init__(self, folder: str, journal: Journal, table: ProcessTable) -> None:
-        self._folders = Folders(folder)
-        self._journal = journal
-        self._table = table
-        self._tree = Tree(table, folder)
-        self._peaks = Peaks(self._tree, table)
-        self._programs = Programs()
-        self._pool = Pool(table)
-        self._live: dict[str, Attempt] = {}
+        super().__init__(folder, journal, table)
+        self.groups = Groups()
         self._closing: dict[str, Attempt] = {}
         """Those of the live ones whose main process we have reaped."""
         self._inherited: set[str] = set()
         """Those of the live ones that a killed supervisor left."""
         self._forgotten: dict[str, dict[str, Any]] = {}
         """The latest of them: a launch that comes late or twice must not start one of these again."""
-        self._waiting: dict[str, tuple[dict[str, Any], set[str]]] = {}
-        """Orders to launch, each with the attempts whose end it waits for."""
-        self._news: list[str] = []
+        self._news: list[tuple[dict[str, Any], str, Moment | None]] = []
+        """Ends that have not been told, with their text, and since when something of them may have been left."""
         self._contact_at = -NEVER
-        """When the hub was last in contact, as far as a worker has told."""
-        self.wake_at = NEVER
-        """No attempt needs a `tick` before this; it may be earlier than needed, never later."""
+        """When the hub was last in contact, as far as a worker has told. Nothing but that tells: an order may have lain
+        in some buffer while everybody here stood still."""
 
     @property
     def busy(self) -> bool:
@@ -87,16 +68,22 @@ class Keeper:
 
     def held(self) -> list[dict[str, Any]]:
         waiting = [
-            {"attempt": name, "task_id": order["task_id"], "started_at": 0.0, "after": sorted(after), "ended": None}
-            for name, (order, after) in self._waiting.items()
+            {**_held(name, order["task_id"], 0.0, order), "after": sorted(after)}
+            for name, order, after in self._waiting
         ]
         live = [
-            {"attempt": one.id, "task_id": one.task_id, "started_at": one.started_at, "ended": None}
+            _held(one.id, one.task_id, one.started_at, one.order)
             for one in self._live.values()
             if not one.id.startswith(NAMES)
         ]
         ended = [
-            {"attempt": name, "task_id": end["task_id"], "started_at": end.get("started_at", 0.0), "ended": end}
+            {
+                "attempt": name,
+                "task_id": end["task_id"],
+                "started_at": end.get("started_at", 0.0),
+                "checkpoint": end.get("checkpoint", ""),
+                "ended": end,
+            }
             for name, end in self._journal.ends.items()
         ]
         return waiting + live + ended
@@ -107,7 +94,14 @@ class Keeper:
             return []
         self._journal.flush()
         news, self._news = self._news, []
-        return news
+        return [self._with_what_it_left(end, text, made_at) for end, text, made_at in news]
+
+    def _with_what_it_left(self, end: dict[str, Any], text: str, made_at: Moment | None) -> str:
+        """Looked at now and not at once: those that waited for this end have begun by now."""
+        if "left_nothing" not in end:
+            since = made_at.by_the_files() if made_at is not None else 0.0
+            end["left_nothing"] = since > 0 and self._folders.is_as_new(end["attempt"], since)
+        return f'{text[:-1]},"left_nothing":true}}' if end["left_nothing"] else text
 
     def take_peaks(self) -> dict[str, int]:
         """How much memory what runs has taken at most, in MiB, where that is news."""
@@ -123,8 +117,8 @@ class Keeper:
 
     def leave(self) -> None:
         """Nothing is held any more: send the idle interpreters away, and see them gone."""
-        kill_at = time.monotonic() + LEAVING_S
-        while self._pool.dismiss_all(now := time.monotonic()) and now < kill_at + LEAVING_S:
+        kill_at = also_asleep() + LEAVING_S
+        while self._pool.dismiss_all(now := also_asleep()) and now < kill_at + LEAVING_S:
             if now >= kill_at:
                 self._pool.kill_all()
             time.sleep(FIRST_PAUSE_S)
@@ -139,56 +133,59 @@ class Keeper:
             raise ValueError(f"not an attempt id: {name!r}")
         if name in self._live or name in self._waiting or name in self._journal.ends:
             return
+        if order.get("memory_mib") and self.groups.usable:
+            order["warm"] = ""  # an interpreter that goes from one to the next has no group of any
         if (end := self._forgotten.pop(name, None)) is not None:
             self._record(name, end)
         elif after := {other for other in order.get("after", ()) if other in self._live or other in self._waiting}:
-            self._waiting[name] = (order, after)
+            self._waiting.add(order, after)
         else:
             self._launch(order, now)
 
     def start_ready(self, now: float) -> None:
-        """Start what waited for ends that have come by now. A start takes its time: tell these ends first."""
-        while ready := [name for name, (_, after) in self._waiting.items() if not after]:
-            for name in ready:
-                order, _ = self._waiting.pop(name)
-                self._launch(order, now)
+        """Start what waited for ends that have come by now."""
+        while (order := self._waiting.take_ready()) is not None:
+            self._launch(order, now)
+        self._lend_ahead(now)
 
     def stop(self, name: str, reason: str, grace_s: float, now: float) -> None:
-        if self.call_back(name, reason):
+        if self.call_back(name, reason, now):
             return
         attempt = self._live.get(name)
         if attempt is None:
             return
         if attempt.phase == RUNNING:
             attempt.stopped = reason
-            if not attempt.stop_argv or grace_s <= 0 or not self._tell_to_stop(attempt, now, grace_s):
+            if not attempt.order.get("stop") or grace_s <= 0 or not self._tell_to_stop(attempt, now, grace_s):
                 self._ask(attempt, now, grace_s)
+                self.call_back(name, reason, now)  # if it shows now that it had not been begun
         else:
             attempt.kill_at = min(attempt.kill_at, now + grace_s)
             self._due(attempt, min(attempt.due_at, attempt.kill_at))
 
-    def call_back(self, name: str, reason: str) -> bool:
+    def call_back(self, name: str, reason: str, now: float) -> bool:
         """False: it does not wait. Whoever comes after it waits for what it waited for."""
+        if name in self._ahead:
+            self._take_back(self._ahead[name][0], now)
         if name not in self._waiting:
             return False
-        order, its = self._waiting.pop(name)
-        for _, after in self._waiting.values():
-            if name in after:
-                after |= its
-        never_started = Attempt(name, order["task_id"], 0.0, 0.0)
-        never_started.exit_code, never_started.stopped = 128 + signal.SIGTERM, reason
-        self._finish(never_started)
+        self._end_unstarted(self._waiting.let_go(name), reason)
         return True
 
+    def _end_unstarted(self, order: dict[str, Any], reason: str) -> None:
+        never_started = Attempt(order["attempt"], order["task_id"], 0.0, 0.0)
+        never_started.exit_code, never_started.stopped = 128 + signal.SIGTERM, reason
+        self._finish(never_started)
+
     def stop_all(self, reason: str, now: float) -> None:
-        for name in list(self._waiting):
+        for name in [name for name, *_ in self._waiting]:
             self.stop(name, reason, 0.0, now)
         for attempt in list(self._live.values()):
             self.stop(attempt.id, reason, attempt.grace_s, now)
 
-    def renew(self, age_s: float, now: float) -> None:
-        """Contact with the hub, that long ago: what runs on a lease may go on."""
-        self._contact_at = max(self._contact_at, now - age_s)
+    def renew(self, contact_at: float, now: float) -> None:
+        """Contact with the hub, at that time: what runs on a lease may go on."""
+        self._contact_at = max(self._contact_at, min(contact_at, now))
         for attempt in self._live.values():
             if attempt.phase == RUNNING and attempt.lease_s < NEVER:
                 self._due(attempt, self._ends_at(attempt))
@@ -201,7 +198,7 @@ class Keeper:
         end = self._journal.ends.get(name)
         if end is not None:
             self._journal.forgotten(name)
-            self._folders.release(name, end["started_at"])
+            self._folders.release(name, as_new=end.get("left_nothing", False))
             self._forgotten[name] = {**end, "result": ""}  # it may be large, and whoever forgets an end has it
             if len(self._forgotten) > MAX_FORGOTTEN:
                 del self._forgotten[next(iter(self._forgotten))]
@@ -217,6 +214,8 @@ class Keeper:
                 break
             if not pid:
                 break
+            if (gone := self._pool.with_pid(pid)) is not None:
+                self._last_words(gone, now)
             name = self._tree.reaped(pid)
             if (interpreter := self._pool.reaped(pid)) is not None:
                 self._journal.dropped(interpreter.name)
@@ -232,52 +231,15 @@ class Keeper:
         if self._closing:
             self._settle(now)
 
-    @property
-    def answers_fd(self) -> int:
-        """Readable when there is something to `hear`; -1 if there never is."""
-        return self._pool.fileno()
-
-    def hear(self, now: float) -> None:
-        """Some interpreter has answered: its call is over, and so is the attempt, unless that left something behind."""
-        for interpreter, answer in self._pool.answers():
-            attempt = self._live.get(interpreter.attempt)
-            if attempt is None or answer is None:
-                self._distrust(interpreter, attempt, now)
-                continue
-            attempt.exit_code, attempt.result = answer
-            if attempt.phase == ASKED:
-                attempt.phase, attempt.stopped = RUNNING, ""
-            if attempt.phase != RUNNING:
-                self._pool.hang_up(interpreter)  # it has been sent SIGTERM, or is about to be killed: no use any more
-            elif self._left_nothing(interpreter, attempt):
-                self._finish(attempt)
-                self._pool.put_back(interpreter, now)
-                self.wake_at = min(self.wake_at, self._pool.wake_at)
-            else:
-                self._tree.hand(interpreter.pid, attempt.id)
-                self._pool.hang_up(interpreter)
-                self._ask(attempt, now, min(attempt.grace_s, STRAGGLER_GRACE_S))
-
-    def _left_nothing(self, interpreter: Interpreter, attempt: Attempt) -> bool:
-        # In this order: what leaves the interpreter comes to us, and nothing ever goes the other way.
-        self._tree.hand(interpreter.pid, interpreter.name)
-        return not self._table.has_children(interpreter.pid) and not self._tree.with_stragglers((attempt.id,))
-
-    def _distrust(self, interpreter: Interpreter, attempt: Attempt | None, now: float) -> None:
-        """It said what it should not, or when it should not: it goes, and so does what runs in it."""
-        self._pool.hang_up(interpreter)
-        if attempt is None:
-            self._pool.kill(interpreter)
-        else:
-            attempt.phase, attempt.kill_at = KILLING, now
-            self._due(attempt, now)
-
     def tick(self, now: float) -> None:
         """Take the steps that are due: deadlines, ends of graces, rounds of killing. Many at once: one walk for all."""
+        if self._ahead:
+            self.hear(now)
+            self._end_stuck(now)
         due = [attempt for attempt in self._live.values() if attempt.due_at <= now]
         for attempt in due:
             if attempt.phase == RUNNING:
-                attempt.stopped = "max_runtime" if attempt.deadline_at <= now else "lost contact"
+                attempt.stopped = "max_runtime" if attempt.deadline_at <= now else LOST_CONTACT
                 self._ask(attempt, now, attempt.grace_s)
         if asked := [attempt for attempt in due if attempt.phase in (TOLD, ASKED)]:
             # A stopped process acts on SIGTERM only once it is continued.
@@ -291,6 +253,10 @@ class Keeper:
         self._peaks.tick(now)
         self.wake_at = min((attempt.due_at for attempt in self._live.values()), default=NEVER)
         self.wake_at = min(self.wake_at, self._pool.wake_at, self._peaks.wake_at)
+        if any(attempt.lease_s < NEVER for attempt in self._live.values()):
+            self.wake_at = min(self.wake_at, now + LEASE_LOOK_S)
+        if self._ahead:
+            self.wake_at = min(self.wake_at, now + LOOK_S)
 
     def recover(self, now: float) -> None:
         """Take over what an earlier supervisor of this folder left: its ends, and its processes, which are killed.
@@ -302,6 +268,7 @@ class Keeper:
             attempt = Attempt(name, task.get("task_id", ""), task.get("started_at", 0.0), 0.0)
             pid, start = (task.get("pid", 0), task.get("ticks", 0)) if same_boot else (0, 0)
             self._tree.inherit(name, pid, start)
+            attempt.order = {"env": {CHECKPOINT: task.get("checkpoint", "")}}
             attempt.error = "ended while nobody watched"
             attempt.exit_code = UNKNOWN_EXIT
             attempt.phase = KILLING
@@ -312,8 +279,10 @@ class Keeper:
     # The steps
 
     def _launch(self, order: dict[str, Any], now: float) -> None:
-        name = order["attempt"]
-        attempt = Attempt(name, order["task_id"], time.time(), order["grace_s"])
+        if 0 < order.get("lease_s", 0) <= now - self._contact_at:
+            self._end_unstarted(order, LOST_CONTACT)
+            return
+        attempt = made_of(order)
         try:
             self._start(attempt, order, now)
         except StartFailed as error:
@@ -323,77 +292,58 @@ class Keeper:
             attempt.error, attempt.exit_code = f"the task's folder could not be made: {error}", NOT_EXECUTABLE
             self._finish(attempt)
         else:
-            self._live[name] = attempt
-            if order.get("stop"):
-                attempt.stop_argv, attempt.env = order["stop"], order["env"]
-            if order["deadline_s"] > 0:
-                attempt.deadline_at = now + order["deadline_s"]
-            if order.get("lease_s", 0) > 0:
-                attempt.lease_s = order["lease_s"]
-                self._contact_at = max(self._contact_at, now)  # whoever ordered it was in contact
-            self._due(attempt, self._ends_at(attempt))
-            self._peaks.begin(name, now)
-            self.wake_at = min(self.wake_at, self._peaks.wake_at)
+            self._set_going(attempt, order, now)
+
+    def _set_going(self, attempt: Attempt, order: dict[str, Any], now: float) -> None:
+        self._live[attempt.id] = attempt
+        if order["deadline_s"] > 0:
+            attempt.deadline_at = now + order["deadline_s"]
+        if order.get("lease_s", 0) > 0:
+            attempt.lease_s = order["lease_s"]
+            self.wake_at = min(self.wake_at, now + LEASE_LOOK_S)
+        self._due(attempt, self._ends_at(attempt))
+        self._peaks.begin(attempt.id, now)
+        self.wake_at = min(self.wake_at, self._peaks.wake_at)
 
     def _start(self, attempt: Attempt, order: dict[str, Any], now: float) -> None:
         name, argv, env = attempt.id, order["argv"], order["env"]
         is_warm = bool(order.get("warm")) and self._pool.usable
-        self._journal.starting(name, attempt.task_id, attempt.started_at, flush=not is_warm)
-        if not self._folders.make(name):
+        self._starting(attempt)
+        folder = self._make_folder(attempt)
+        if not folder:
             raise StartFailed(NOT_EXECUTABLE, "this attempt has run before and its end is no longer known")
-        folder = self._folders.path(name)
         # The spawn cannot change directory, so this process does: it has one thread, and all its other paths are full.
         if is_warm:
             self._lend(attempt, order, folder, now)
             return
         os.chdir(f"{folder}/{WORK}")
         program = self._programs.find(argv[0] if argv else "", env.get("PATH", os.defpath), now)
-        pid = spawn(program, argv, env, f"{folder}/{LOG}")
+        with self.groups.inside(name, order.get("memory_mib", 0)):
+            pid = spawn(program, argv, env, f"{folder}/{LOG}", user=attempt.user)
         ticks = self._table.clock()
         self._tree.add(name, pid, ticks)
         self._journal.started(name, pid, ticks)
 
-    def _lend(self, attempt: Attempt, order: dict[str, Any], folder: str, now: float) -> None:
-        """Give the order to an interpreter of its kind: an idle one, or else a new one."""
-        taken = False
-        while not taken:
-            interpreter = self._pool.take_idle(order["warm"]) or self._new_interpreter(attempt, order, folder, now)
-            # Whose it is stands in the journal before it begins: it shows nowhere else.
-            self._journal.started(attempt.id, interpreter.pid, interpreter.ticks)
-            self._journal.flush()
-            self._tree.lend(interpreter.name, attempt.id, interpreter.pid, self._table.clock())
-            taken = self._pool.lend(interpreter, order, f"{folder}/{LOG}", f"{folder}/{WORK}")
-            if not taken:
-                self._tree.hand(interpreter.pid, interpreter.name)
-                self._pool.dismiss(interpreter, now)
-                self.wake_at = min(self.wake_at, self._pool.wake_at)
-
-    def _new_interpreter(self, attempt: Attempt, order: dict[str, Any], folder: str, now: float) -> Interpreter:
-        os.chdir(f"{folder}/{WORK}")
-        program = self._programs.find(order["argv"][0], order["env"].get("PATH", os.defpath), now)
-        name = self._pool.new_name()
-        self._journal.starting(name, "", attempt.started_at)
-        try:
-            return self._pool.spawn(name, order, program, f"{folder}/{LOG}", self._table.clock())
-        except StartFailed:
-            self._journal.dropped(name)
-            raise
-
     def _ask(self, attempt: Attempt, now: float, grace_s: float) -> None:
         """To be sent SIGTERM by the `tick` of this same turn."""
-        attempt.phase, attempt.kill_at = ASKED, now + grace_s
-        self._due(attempt, now)
+        if (interpreter := self._pool.of(attempt.id)) is not None and interpreter.ahead:
+            self._take_back(interpreter, now)
+        if attempt.id in self._live:
+            attempt.phase, attempt.kill_at = ASKED, now + grace_s
+            self._due(attempt, now)
 
     def _tell_to_stop(self, attempt: Attempt, now: float, grace_s: float) -> bool:
         """By its own command, which is a process of the attempt's like any other. False: it cannot be started."""
         folder = self._folders.path(attempt.id)
-        argv = [word.replace(PID, str(self._tree.main(attempt.id))) for word in attempt.stop_argv]
+        argv = [word.replace(PID, str(self._tree.main(attempt.id))) for word in attempt.order["stop"]]
+        env = attempt.order["env"]
         try:
             os.chdir(f"{folder}/{WORK}")
-            program = self._programs.find(argv[0], attempt.env.get("PATH", os.defpath), now)
-            spawn(program, argv, attempt.env, f"{folder}/{LOG}")
+            program = self._programs.find(argv[0], env.get("PATH", os.defpath), now)
+            spawn(program, argv, env, f"{folder}/{LOG}", user=attempt.user)
         except (StartFailed, OSError) as error:
-            _add_line(f"{folder}/{LOG}", f"the command that stops it could not be started: {error}")
+            with as_owner(folder):
+                _add_line(f"{folder}/{LOG}", f"the command that stops it could not be started: {error}")
             return False
         attempt.phase, attempt.kill_at = TOLD, now + 2 * grace_s
         self._due(attempt, now + grace_s)
@@ -437,23 +387,28 @@ class Keeper:
             "started_at": attempt.started_at,
             "finished_at": time.time(),
             "result": attempt.result,
-            "ran_s": time.monotonic() - attempt.began if attempt.id not in self._inherited else 0.0,
+            "ran_s": self._ran_s(attempt),
             "peak_memory_mib": self._peaks.take(attempt.id),
         }
         self._live.pop(attempt.id, None)
         self._closing.pop(attempt.id, None)
         self._inherited.discard(attempt.id)
         self._tree.remove(attempt.id)
-        for _, after in self._waiting.values():
-            after.discard(attempt.id)
+        self.groups.leave(attempt.id)
+        self._waiting.ended(attempt.id)
         if (interpreter := self._pool.over(attempt.id)) is not None:
             self._journal.dropped(interpreter.name)
         if attempt.id.startswith(NAMES):
             self._journal.dropped(attempt.id)  # an interpreter that a killed supervisor left: nobody asks for its end
         else:
-            self._record(attempt.id, end)
+            self._record(attempt.id, end, attempt.made_at)
 
-    def _record(self, name: str, end: dict[str, Any]) -> None:
+    def _ran_s(self, attempt: Attempt) -> float:
+        if attempt.ran_s is not None:
+            return attempt.ran_s
+        return also_asleep() - attempt.began if attempt.id not in self._inherited else 0.0
+
+    def _record(self, name: str, end: dict[str, Any], made_at: Moment | None = None) -> None:
         text = (
             f'{{"attempt":"{name}","task_id":{quote(end["task_id"])},"exit_code":{end["exit_code"]},'
             f'"error":{quote(end["error"])},"stopped":{quote(end["stopped"])},'
@@ -462,11 +417,16 @@ class Keeper:
             + (f',"result":"{end["result"]}"}}' if end.get("result") else "}")
         )
         self._journal.ended(name, end, text)
-        self._news.append(text)
+        self._news.append((end, text, made_at))
 
     def _due(self, attempt: Attempt, at: float) -> None:
         attempt.due_at = at
         self.wake_at = min(self.wake_at, at)
+
+
+def _held(name: str, task_id: str, started_at: float, order: dict[str, Any]) -> dict[str, Any]:
+    checkpoint = checkpoint_of(order)
+    return {"attempt": name, "task_id": task_id, "started_at": started_at, "checkpoint": checkpoint, "ended": None}
 
 
 def _add_line(log: str, text: str) -> None:

@@ -76,7 +76,7 @@ class Link(asyncio.Protocol):
             self._transport.close()
 
 
-async def reach(folder: Path, idle_s: float, make: Callable[[], Link]) -> Link:
+async def reach(folder: Path, attempts: Path, idle_s: float, make: Callable[[], Link]) -> Link:
     """Connect to the folder's supervisor; start one where none answers."""
     give_up_at = time.monotonic() + START_S
     while True:
@@ -84,7 +84,7 @@ async def reach(folder: Path, idle_s: float, make: Callable[[], Link]) -> Link:
             peer = _connect(folder / SOCKET)
         except (FileNotFoundError, ConnectionRefusedError):
             # None there, or a socket that a killed one left behind.
-            started = await asyncio.to_thread(_start, folder, idle_s)
+            started = await asyncio.to_thread(_start, folder, attempts, idle_s)
         else:
             _, link = await asyncio.get_running_loop().create_unix_connection(make, sock=peer)
             return link
@@ -112,7 +112,7 @@ def _connect(path: Path) -> socket.socket:
         raise
 
 
-def _start(folder: Path, idle_s: float) -> bool:
+def _start(folder: Path, attempts: Path, idle_s: float) -> bool:
     """Start one; False if another has the folder. Returns when it serves: everything left over is cleaned by then."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     source = Path(ostler.__file__).parent.parent
@@ -121,7 +121,7 @@ def _start(folder: Path, idle_s: float) -> bool:
     command = [sys.executable, "-SsP", "-m", "ostler.runtime.supervisor", "--folder", os.fspath(folder)]
     try:
         done = subprocess.run(
-            [*command, "--idle-s", str(idle_s)],
+            [*command, "--idle-s", str(idle_s), "--attempts", os.fspath(attempts)],
             env={**env, "PYTHONPATH": os.fspath(source)},
             cwd="/",
             stdin=subprocess.DEVNULL,

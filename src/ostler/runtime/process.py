@@ -12,6 +12,7 @@ import msgspec
 
 from ostler.runtime import attempts
 from ostler.runtime.base import Ended, Held, Launch
+from ostler.runtime.clock import also_asleep
 from ostler.runtime.keeper import UNKNOWN_EXIT
 from ostler.runtime.link import Link, SupervisorUnreachable, gone, reach
 from ostler.runtime.prune import prune
@@ -38,6 +39,8 @@ class _Said(msgspec.Struct):
     peaks: dict[str, int] = {}
     attempt: str = ""
     error: str = ""
+    attempts: str = ""
+    """Where the folders of its attempts are."""
 
 
 class _Live(msgspec.Struct):
@@ -61,9 +64,9 @@ class ProcessRuntime:
     sent: a lost line, a lost connection and a killed supervisor are one case.
     """
 
-    def __init__(self, folder: Path, *, idle_exit_s: float = 60.0) -> None:
+    def __init__(self, folder: Path, *, attempts: Path | None = None, idle_exit_s: float = 60.0) -> None:
         self._folder = folder.absolute()
-        self._attempts = self._folder / ATTEMPTS
+        self._attempts = (attempts or self._folder / ATTEMPTS).absolute()
         self._idle_exit_s = idle_exit_s
         self._live: dict[str, _Live] = {}
         self._unforgotten: set[str] = set()
@@ -71,6 +74,8 @@ class ProcessRuntime:
         """The environment that the supervisor was told last, for orders to differ from."""
         self._folders: dict[str, Path] = {}
         """Those asked for lately: each is asked for several times, and a path takes its time to make."""
+        self._contact_at: float | None = None
+        """When the hub was last in contact, if anybody has told."""
         self._peaks: dict[str, int] = {}
         self._ends: asyncio.Queue[Ended | Replaced | None] = asyncio.Queue()
         self._link: Link | None = None
@@ -110,6 +115,8 @@ class ProcessRuntime:
             "stop": launch.stop,
             "after": launch.after,
             "warm": launch.warm,
+            "user": launch.user,
+            "memory_mib": launch.memory_mib,
         }
         grace_s = 2 * launch.grace_s if launch.stop else launch.grace_s
         self._live[name] = _Live(launch.task_id, grace_s, order)
@@ -128,7 +135,15 @@ class ProcessRuntime:
             self._send(live.stop)
 
     async def renew(self, age_s: float) -> None:
-        self._send({"do": "renew", "age_s": age_s})
+        self._contact_at = max(self._contact_at or 0.0, also_asleep() - age_s)
+        self._send_contact()
+
+    def _send_contact(self) -> None:
+        if self._contact_at is not None:
+            # By the clock that both have, so that it is no younger for having lain in a buffer; the age is for a
+            # supervisor that an older worker has left.
+            age_s = also_asleep() - self._contact_at
+            self._send({"do": "renew", "at": self._contact_at, "age_s": age_s})
 
     async def forget(self, attempt: str) -> None:
         if attempt in self._live:
@@ -196,7 +211,7 @@ class ProcessRuntime:
         self._send({**order, "env": own, "without": without})
 
     async def _connect(self) -> list[Held]:
-        link = await reach(self._folder, self._idle_exit_s, lambda: Link(self._heard, self._lost))
+        link = await reach(self._folder, self._attempts, self._idle_exit_s, lambda: Link(self._heard, self._lost))
         answer: asyncio.Future[list[Held]] = asyncio.get_running_loop().create_future()
         self._greeting = (link, answer)
         link.send({"do": "list"})
@@ -227,7 +242,14 @@ class ProcessRuntime:
         elif said.kind == "held" and self._greeting is not None:
             # Here and now, not when `_connect` wakes up: the next line may be the end of one of these.
             self._link, answer = self._greeting
+            if said.attempts not in ("", os.fspath(self._attempts)) and not answer.done():
+                told = (
+                    f"the supervisor of {self._folder} has its tasks in {said.attempts}; wait for a minute after they"
+                )
+                answer.set_exception(SupervisorUnreachable(f"{told} have ended, and start this worker again"))
+                return
             self._base = {}
+            self._send_contact()
             self._take_back(said.held)
             if not answer.done():
                 answer.set_result(said.held)

@@ -21,13 +21,13 @@ def prune(folder: Path, held: Collection[str], keep_bytes: int, keep_age_s: floa
     kept: list[tuple[float, int, Path]] = []
     for attempt in folder.iterdir() if folder.is_dir() else ():
         if attempt.name.startswith(_REMOVED):
-            freed += _remove(attempt)
+            freed += remove(attempt)
         elif attempt.name in held or (age_s := _age_s(attempt, now)) is None:
             continue
         elif age_s > keep_age_s:
             freed += _remove_attempt(attempt)
         else:
-            freed += sum(_remove(entry) for entry in attempt.iterdir() if entry.name != LOG)
+            freed += sum(remove(entry) for entry in attempt.iterdir() if entry.name != LOG)
             kept.append((age_s, _size(attempt), attempt))
     excess = sum(size for _, size, _ in kept) - keep_bytes
     for _, size, attempt in sorted(kept, reverse=True):
@@ -56,22 +56,24 @@ def _remove_attempt(attempt: Path) -> int:
         attempt.rename(aside)
     except FileNotFoundError:
         return 0
-    return _remove(aside)
+    return remove(aside)
 
 
-def _remove(path: Path) -> int:
+def remove(path: Path) -> int:
+    """Whatever a task has made of it; how many bytes were freed."""
     try:
         size = _size(path)
         if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
             return size
         shutil.rmtree(path, ignore_errors=True)
-        if path.exists():
+        if path.exists() and os.geteuid() != 0:  # nothing is closed to root, and a link could lead it elsewhere
             _open_up(path)
             shutil.rmtree(path, ignore_errors=True)
     except RecursionError:
-        # Folders within folders, thousands deep: too much for Python's own functions.
         size = 0
+    if os.path.lexists(path):
+        # Folders within folders, thousands deep: too much for Python's own functions, or for one's open files.
         subprocess.run(["rm", "-rf", "--", path], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
     # What still resists (another user's files) is left for the next time.
     return size if not path.exists() else 0

@@ -7,6 +7,8 @@ import errno
 import os
 import signal
 
+from ostler.runtime.identity import Identity, acting_as
+
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 REMEMBERED_S = 1.0
 
@@ -65,9 +67,13 @@ Descriptors = tuple[tuple[int, int], ...]
 """Ours, and the number under which the child gets it."""
 
 
-def spawn(program: str, argv: list[str], env: dict[str, str], log: str, given: Descriptors = ()) -> int:
+def spawn(
+    program: str, argv: list[str], env: dict[str, str], log: str, given: Descriptors = (), user: Identity | None = None
+) -> int:
     """Start it in the current directory, its output appended to `log`; its pid."""
     try:
+        if user is not None:
+            return _spawn_as(user, program, argv, env, log, given)
         return _spawn(program, argv, env, log, given)
     except OSError as error:
         raise _failed(argv[0], program, error) from error
@@ -93,13 +99,38 @@ def _spawn(program: str, argv: list[str], env: dict[str, str], log: str, given: 
 
 def _spawn_by_fork(program: str, argv: list[str], env: dict[str, str], log: str) -> int:
     """Where posix_spawn cannot make a session."""
+    return _fork(program, argv, env, os.open(log, _LOG_FLAGS, 0o600))
+
+
+def _spawn_as(user: Identity, program: str, argv: list[str], env: dict[str, str], log: str, given: Descriptors) -> int:
+    """As somebody else, with that one group and no other, and without capabilities: posix_spawn cannot do that.
+
+    The rights are given up by the child, between its fork and its start: were it done here for a moment, whoever it is
+    done for could kill this process meanwhile.
+    """
+    if any(ours != theirs for ours, theirs in given):
+        raise ValueError("a descriptor keeps its number where a process is started as somebody else")
+    with acting_as(user):
+        output = os.open(log, _LOG_FLAGS | os.O_NOFOLLOW, 0o600)
+    return _fork(program, argv, env, output, tuple(ours for ours, _ in given), user)
+
+
+def _fork(
+    program: str,
+    argv: list[str],
+    env: dict[str, str],
+    output: int,
+    kept: tuple[int, ...] = (),
+    user: Identity | None = None,
+) -> int:
     import subprocess
 
-    output = os.open(log, _LOG_FLAGS, 0o600)
+    uid, gid = user or (None, None)
+    groups: list[int] | None = None if user is None else []
     try:
         child = subprocess.Popen(
-            argv, executable=program, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            start_new_session=True, restore_signals=True,
+            argv, executable=program, env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=kept,
+            start_new_session=True, restore_signals=True, user=uid, group=gid, extra_groups=groups,
         )  # fmt: skip
     finally:
         os.close(output)

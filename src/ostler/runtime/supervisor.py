@@ -1,6 +1,6 @@
 """The supervisor: starts tasks, owns their process trees, and outlives the worker that asked for them.
 
-    python -m ostler.runtime.supervisor --folder DIR [--idle-s 60]
+    python -m ostler.runtime.supervisor --folder DIR [--idle-s 60] [--attempts DIR]
 
 One per folder, by a lock. It goes to the background once it serves `DIR/supervisor.sock`: exit code 0 then, 3 if
 another one serves the folder, 1 if it cannot. Messages are lines of JSON. The worker says base (an environment from
@@ -23,9 +23,13 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+from ostler.runtime import identity
+from ostler.runtime.clock import also_asleep
 from ostler.runtime.frames import Lines, LineTooLong, pack, unpack
+from ostler.runtime.groups import open_groups
 from ostler.runtime.journal import Journal
-from ostler.runtime.keeper import NEVER, Keeper
+from ostler.runtime.keeper import Keeper
+from ostler.runtime.lending import NEVER
 from ostler.runtime.processes import open_table
 
 SOCKET, LOCK, LOG = "supervisor.sock", "supervisor.lock", "supervisor.log"
@@ -81,7 +85,7 @@ class Supervisor:
         self._listener = listener
         self._signals = signals
         self._idle_s = idle_s
-        self._alone_since = time.monotonic()
+        self._alone_since = also_asleep()
         self._leaving = False
         self._worker: Connection | None = None
         self._to_forget: list[str] = []
@@ -92,10 +96,10 @@ class Supervisor:
         self._watch(listener.fileno(), self._accept)
         self._watch(signals, self._take_signals)
         if (answers := keeper.answers_fd) >= 0:
-            self._watch(answers, lambda: keeper.hear(time.monotonic()))
+            self._watch(answers, lambda: keeper.hear(also_asleep()))
 
     def run(self) -> None:
-        while not self._is_done(now := time.monotonic()):
+        while not self._is_done(now := also_asleep()):
             try:
                 self._turn(self._poll.poll(self._patience_ms(now)))
             except Exception:
@@ -111,14 +115,14 @@ class Supervisor:
             # One may have hung up another, so that its descriptor is not there any more.
             if react := reactions.get(descriptor):
                 react()
-        now = time.monotonic()
+        now = also_asleep()
         if now >= keeper.wake_at:
             keeper.tick(now)
             if peaks := keeper.take_peaks():
                 self._say(pack({"is": "peaks", "peaks": peaks}))
         if not ready:
             keeper.flush()
-        self._tell()
+        # Before the ends are told: whoever is told is not idle meanwhile, and one write has both, end and start.
         keeper.start_ready(now)
         self._tell()
         # Last: nobody waits for it, and often a start comes in the same breath.
@@ -160,7 +164,7 @@ class Supervisor:
             if signal.SIGTERM in numbers:
                 self._leave("shutdown")
         # Any signal may have hidden a SIGCHLD when the buffer was full; asking costs one call.
-        self._keeper.reap(time.monotonic())
+        self._keeper.reap(also_asleep())
 
     def _accept(self) -> None:
         try:
@@ -183,7 +187,7 @@ class Supervisor:
             del self._reactions[self._worker.socket.fileno()]
             self._worker.socket.close()
             self._worker = None
-            self._alone_since = time.monotonic()
+            self._alone_since = also_asleep()
 
     def _take_orders(self) -> None:
         worker = self._worker
@@ -208,7 +212,7 @@ class Supervisor:
                 self._say(pack({"is": "refused", "attempt": name, "error": f"{type(error).__name__}: {error}"}))
 
     def _obey(self, order: dict[str, Any]) -> None:
-        now = time.monotonic()
+        now = also_asleep()
         match order["do"]:
             case "base":
                 self._base = order["env"]
@@ -222,14 +226,14 @@ class Supervisor:
             case "stop":
                 self._keeper.stop(order["attempt"], order["reason"], order["grace_s"], now)
             case "call_back":
-                self._keeper.call_back(order["attempt"], order["reason"])
+                self._keeper.call_back(order["attempt"], order["reason"], now)
             case "renew":
-                self._keeper.renew(order["age_s"], now)
+                self._keeper.renew(order.get("at", now - order["age_s"]), now)
             case "forget":
                 self._to_forget.append(order["attempt"])
             case "list":
                 self._forget()
-                self._say(pack({"is": "held", "held": self._keeper.held()}))
+                self._say(pack({"is": "held", "held": self._keeper.held(), "attempts": self._keeper.folder}))
             case "shutdown":
                 self._leave(order["reason"])
             case other:
@@ -237,7 +241,7 @@ class Supervisor:
 
     def _leave(self, reason: str) -> None:
         self._leaving = True
-        self._keeper.stop_all(reason, time.monotonic())
+        self._keeper.stop_all(reason, also_asleep())
 
     def _say(self, line: bytes) -> None:
         if self._worker is not None:
@@ -252,8 +256,8 @@ class Supervisor:
             self._poll.modify(worker.socket, select.POLLIN | (select.POLLOUT if worker.is_slow else 0))
 
 
-def serve(folder: str, idle_s: float, ready: Callable[[], None]) -> int:
-    os.makedirs(f"{folder}/{ATTEMPTS}", 0o700, exist_ok=True)
+def serve(folder: str, attempts: str, idle_s: float, ready: Callable[[], None]) -> int:
+    os.makedirs(attempts, 0o700, exist_ok=True)
     os.chdir(folder)
     lock = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -263,9 +267,13 @@ def serve(folder: str, idle_s: float, ready: Callable[[], None]) -> int:
     os.truncate(lock, 0)
     os.write(lock, b"%d\n" % os.getpid())
     signals = _catch_signals()
+    identity.keep_to_itself()
+    identity.give_up_more()
     table = open_table()
-    keeper = Keeper(f"{folder}/{ATTEMPTS}", Journal(f"{folder}/{JOURNAL}", table.boot), table)
+    keeper = Keeper(attempts, Journal(f"{folder}/{JOURNAL}", table.boot), table)
     _clean(keeper)
+    keeper.groups = open_groups()
+    keeper.groups.clean()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(SOCKET)  # of one that was killed: the lock says that nobody serves it
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
@@ -286,8 +294,8 @@ def serve(folder: str, idle_s: float, ready: Callable[[], None]) -> int:
 
 def _clean(keeper: Keeper) -> None:
     """What a killed supervisor left is gone before anyone is served, unless it will not die in reasonable time."""
-    keeper.recover(start := time.monotonic())
-    while keeper.busy and (now := time.monotonic()) < start + CLEANING_S:
+    keeper.recover(start := also_asleep())
+    while keeper.busy and (now := also_asleep()) < start + CLEANING_S:
         if now >= keeper.wake_at:
             keeper.tick(now)
         else:
@@ -319,8 +327,9 @@ def _be_quiet() -> None:
 
 def main(arguments: list[str]) -> int:
     options = dict(zip(arguments[::2], arguments[1::2], strict=False))
-    if "--folder" not in options or not options.keys() <= {"--folder", "--idle-s"}:
-        print("usage: python -m ostler.runtime.supervisor --folder DIR [--idle-s SECONDS]", file=sys.stderr)
+    if "--folder" not in options or not options.keys() <= {"--folder", "--idle-s", "--attempts"}:
+        usage = "usage: python -m ostler.runtime.supervisor --folder DIR [--idle-s SECONDS] [--attempts DIR]"
+        print(usage, file=sys.stderr)
         return 2
     reader, writer = os.pipe()
     if os.fork():
@@ -335,7 +344,9 @@ def main(arguments: list[str]) -> int:
         os.write(writer, bytes([code]))
         os.close(writer)
 
-    code = serve(os.path.abspath(options["--folder"]), float(options.get("--idle-s", "60")), lambda: tell(SERVING))
+    folder = os.path.abspath(options["--folder"])
+    attempts = options.get("--attempts") or f"{folder}/{ATTEMPTS}"
+    code = serve(folder, attempts, float(options.get("--idle-s", "60")), lambda: tell(SERVING))
     if code != SERVING:
         tell(code)
     return code

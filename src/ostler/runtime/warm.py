@@ -5,8 +5,11 @@ attempt's main process: stopping, deadlines and leases kill it like any other. I
 in the journal, so a supervisor that follows a killed one finds it. Nobody else holds our end of its channel: when this
 process dies, an idle one reads the end of it and leaves.
 
-An order is a line of JSON; the answer is a line: the exit code and, perhaps, the result in base64. One that dies, or
-does not answer but exits, ends its attempt as any process does.
+An order is a packet of JSON; the answer is one, too: the exit code, how long it took and, perhaps, the result in
+base64. One that dies, or does not answer but exits, ends its attempt as any process does.
+
+Short calls that come one behind the other are given to it ahead (`lending.py`). They lie in its channel, and whoever
+takes a packet out has it: the interpreter, which then begins that call, or we, by our own hold on its end.
 
 Standard library only: the supervisor imports this.
 """
@@ -17,9 +20,11 @@ import select
 import signal
 import socket
 import time
+from collections import deque
 from typing import Any, NamedTuple
 
 from ostler.runtime.frames import pack
+from ostler.runtime.identity import wanted_by
 from ostler.runtime.processes import ProcessTable
 from ostler.runtime.spawn import spawn
 
@@ -28,6 +33,7 @@ NAMES = "warm."
 """How the names of interpreters begin. No attempt's name has a dot."""
 IDLE_S = 30.0
 LEAVING_S = 2.0
+MOST_AHEAD = 256
 NEVER = float("inf")
 MARK = "OSTLER_ATTEMPT"
 PER_ATTEMPT = frozenset(
@@ -45,26 +51,43 @@ PER_ATTEMPT = frozenset(
 """Variables that come with each order. All the others are the interpreter's for life, and part of its key."""
 
 _CHANNEL = 3
-_MAX_ANSWER_BYTES = 64 * 1024
+_MAX_PACKET_BYTES = 128 * 1024
+_GO_ON = b"go on"
+_PACE = 0.5
+"""How much the last call counts for what the next one is expected to take."""
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
 
 
 class Answer(NamedTuple):
     exit_code: int
+    ran_s: float
     result: str
+    had_children: bool
+    """Then it runs nothing more before it is told to: somebody has to see first what has become of them."""
 
 
 class Interpreter:
-    def __init__(self, name: str, key: str, pid: int, ticks: int, channel: socket.socket) -> None:
+    def __init__(
+        self, name: str, key: str, pid: int, ticks: int, channel: socket.socket, its_end: socket.socket
+    ) -> None:
         self.name = name
         self.key = key
         self.pid = pid
         self.ticks = ticks
         self.channel = channel
-        self.said = b""
-        """The beginning of an answer."""
+        self.its_end = its_end
+        """Our hold on the other end: what it has not taken out can be taken back."""
         self.attempt = ""
         """Whom it is lent to."""
+        self.ahead: deque[str] = deque()
+        """Whom it is lent to next: their orders are in its channel."""
+        self.most_ahead = MOST_AHEAD
+        self.given_back = 0
+        """How many of these were taken back just now, while it is not yet known which."""
+        self.is_heard = True
+        """Whether its next answer wakes us."""
+        self.pace_s: float | None = None
+        """What its calls have taken lately."""
         self.since = 0.0
         """When it became idle."""
 
@@ -99,17 +122,18 @@ class Pool:
     def spawn(self, name: str, order: dict[str, Any], program: str, log: str, ticks: int) -> Interpreter:
         """Start one in the current directory; until its first order it prints into this log."""
         env = {key: value for key, value in order["env"].items() if key not in PER_ATTEMPT}
-        ours, theirs = socket.socketpair()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            argv = [order["argv"][0], "-m", MODULE, str(_CHANNEL)]
-            pid = spawn(program, argv, {**env, MARK: name}, log, ((theirs.fileno(), _CHANNEL),))
+            user = wanted_by(order)
+            channel = _CHANNEL if user is None else theirs.fileno()
+            argv = [order["argv"][0], "-m", MODULE, str(channel)]
+            pid = spawn(program, argv, {**env, MARK: name}, log, ((theirs.fileno(), channel),), user)
         except BaseException:
             ours.close()
-            raise
-        finally:
             theirs.close()
+            raise
         ours.setblocking(False)
-        interpreter = Interpreter(name, order["warm"], pid, ticks, ours)
+        interpreter = Interpreter(name, order["warm"], pid, ticks, ours, theirs)
         self._all[pid] = interpreter
         self._by_channel[ours.fileno()] = interpreter
         if self._poll is not None:
@@ -125,40 +149,73 @@ class Pool:
 
     def lend(self, interpreter: Interpreter, order: dict[str, Any], log: str, work: str) -> bool:
         """Give it the order; False if it cannot take it, being gone."""
+        taken = self.send(interpreter, order, log, work)
+        if taken:
+            self.belongs_to(interpreter, order["attempt"])
+        return taken
+
+    def belongs_to(self, interpreter: Interpreter, attempt: str) -> None:
+        interpreter.attempt = attempt
+        self._lent[attempt] = interpreter
+        self._busiest = max(self._busiest, len(self._lent))
+
+    def send(self, interpreter: Interpreter, order: dict[str, Any], log: str, work: str) -> bool:
         env = order["env"]
-        line = pack({"env": {key: env[key] for key in PER_ATTEMPT if key in env}, "log": log, "work": work})
+        packet = pack({"env": {key: env[key] for key in PER_ATTEMPT if key in env}, "log": log, "work": work})
         try:
-            taken = interpreter.channel.send(line) == len(line)
+            return interpreter.channel.send(packet) == len(packet)
         except OSError:
             return False
-        if taken:
-            interpreter.attempt = order["attempt"]
-            self._lent[interpreter.attempt] = interpreter
-            self._busiest = max(self._busiest, len(self._lent))
-        return taken
+
+    def take_back(self, interpreter: Interpreter) -> int:
+        """Take out what it has not; how many orders that were."""
+        packets: list[bytes] = []
+        with contextlib.suppress(OSError):
+            while packet := interpreter.its_end.recv(_MAX_PACKET_BYTES, socket.MSG_DONTWAIT):
+                packets.append(packet)
+        if _GO_ON in packets:
+            packets.remove(_GO_ON)
+            self.let_go_on(interpreter)
+        return len(packets)
+
+    def let_go_on(self, interpreter: Interpreter) -> None:
+        with contextlib.suppress(OSError):
+            interpreter.channel.send(_GO_ON)
 
     def of(self, attempt: str) -> Interpreter | None:
         return self._lent.get(attempt)
 
-    def answers(self) -> list[tuple[Interpreter, Answer | None]]:
-        """Who has answered, and what; None for an answer that is none."""
-        found = []
-        for descriptor, _ in self._poll.poll(0) if self._poll is not None else ():
-            interpreter = self._by_channel[descriptor]
-            try:
-                text = interpreter.channel.recv(_MAX_ANSWER_BYTES)
-            except BlockingIOError:
-                continue
-            except OSError:
-                text = b""
-            interpreter.said += text
-            if text and (text.endswith(b"\n") or len(interpreter.said) > _MAX_ANSWER_BYTES):
-                found.append((interpreter, _understand(interpreter.said)))
-                interpreter.said = b""
-            elif not text:
-                # It has closed its end, or is gone: its attempt ends when it does.
-                self.hang_up(interpreter)
+    def busy(self) -> list[Interpreter]:
+        return list(self._lent.values())
+
+    def with_pid(self, pid: int) -> Interpreter | None:
+        return self._all.get(pid)
+
+    def who_speaks(self) -> list[Interpreter]:
+        """Of those whose answers wake us, the ones that have said something; and all others that are lent ahead."""
+        told = self._poll.poll(0) if self._poll is not None else ()
+        speaking = [self._by_channel[descriptor] for descriptor, _ in told]
+        return speaking + [one for one in self._lent.values() if not one.is_heard]
+
+    def answers(self, interpreter: Interpreter) -> list[Answer | None]:
+        """What it has said; None for an answer that is none."""
+        found: list[Answer | None] = []
+        with contextlib.suppress(OSError):
+            while text := interpreter.channel.recv(_MAX_PACKET_BYTES):
+                answer = _understand(text)
+                found.append(answer)
+                if answer is not None:
+                    pace_s = interpreter.pace_s
+                    interpreter.pace_s = answer.ran_s if pace_s is None else pace_s + _PACE * (answer.ran_s - pace_s)
         return found
+
+    def listen(self, interpreter: Interpreter) -> None:
+        """Be woken by its answer only if it has no more orders: of many, none is worth a wake of its own."""
+        is_heard = not interpreter.ahead
+        if is_heard != interpreter.is_heard and interpreter.channel.fileno() in self._by_channel:
+            interpreter.is_heard = is_heard
+            assert self._poll is not None
+            self._poll.modify(interpreter.channel.fileno(), select.EPOLLIN if is_heard else 0)
 
     def put_back(self, interpreter: Interpreter, now: float) -> None:
         """Its attempt is over and has left nothing: the next one, please."""
@@ -192,6 +249,7 @@ class Pool:
                 self._poll.unregister(descriptor)
             del self._by_channel[descriptor]
             interpreter.channel.close()
+            interpreter.its_end.close()
 
     def dismiss(self, interpreter: Interpreter, now: float) -> None:
         """An idle one leaves; in time, or else it is killed."""
@@ -234,9 +292,10 @@ def _kill(pid: int) -> None:
 
 
 def _understand(text: bytes) -> Answer | None:
-    digits, _, result = text[:-1].partition(b" ")
-    if text[-1:] != b"\n" or not digits.isdigit() or len(digits) > 3 or int(digits) > 255:
+    words = text.split(b" ")
+    if len(words) != 4 or not all(word.isdigit() and len(word) < 16 for word in words[:3]):
         return None
-    if result.translate(None, _BASE64):
+    code, ran_us, had_children = (int(word) for word in words[:3])
+    if code > 255 or words[3].translate(None, _BASE64):
         return None
-    return Answer(int(digits), result.decode("ascii"))
+    return Answer(code, ran_us / 1e6, words[3].decode("ascii"), bool(had_children))

@@ -27,6 +27,7 @@ class Process(msgspec.Struct):
     whole: bool
     ends_at: float
     stopping: bool = False
+    began_at: float = 0.0
 
 
 class Machine:
@@ -47,6 +48,8 @@ class Machine:
         self.results: dict[str, TaskEnded] = {}
         self.session = 0
         self.boots = 0
+        self.away_until = 0.0
+        """It does not come back before that."""
         self._connected_at = 0.0
         self._heard_at = 0.0
         self._contact = 0.0
@@ -76,13 +79,15 @@ class Machine:
         self.world.after(self.world.rng.uniform(0.1, RECONNECT_S), self.reconnect)
 
     def reconnect(self) -> None:
-        if self.session == 0:
+        if self.session == 0 and self.world.now < self.away_until:
+            self.world.at(self.away_until, self.reconnect)
+        elif self.session == 0:
             self.connect()
 
     def beat(self, session: int) -> None:
         if session != self.session:
             return
-        if self.world.in_order and self.world.now >= self._heard_at + SILENCE_S:
+        if self.world.now >= self._heard_at + SILENCE_S:
             self.disconnected()
             return
         self._tell()
@@ -150,6 +155,7 @@ class Machine:
             effect.devices,
             not self.world.shares(effect.task_id),
             self.world.now + self.world.duration(effect.task_id),
+            began_at=self.world.now,
         )
         self.processes[effect.attempt] = process
         self.world.started(self, process)
@@ -210,6 +216,7 @@ class Machine:
             state=state,
             exit_code=exit_code,
             fault=fault,
+            run_s=self.world.now - process.began_at if process is not None else 0.0,
         )
         self.results[attempt] = result
         self._send(result)
@@ -218,12 +225,27 @@ class Machine:
                 del self.waiting[order.attempt]
                 self._start(order)
 
+    def worker_killed(self) -> None:
+        """The network side dies and comes back; its supervisor keeps the tasks, and the ends that nobody has heard."""
+        self.world.cut(self)
+
     def power_cut(self) -> None:
         """Processes and results are gone, and so is the link."""
         self.processes.clear()
         self.waiting.clear()
         self.results.clear()
         self.world.cut(self)
+
+    def burn(self, *, silently: bool) -> None:
+        """Nothing of it is seen again. Silently: the hub's end of the link stays open."""
+        self.away_until = float("inf")
+        if silently:
+            self.session = 0
+        self.power_cut()
+
+    def kept(self) -> list[str]:
+        """The attempts of which it has something beside their processes."""
+        return [*self.waiting, *self.results]
 
     def _account(self) -> list[ActiveTask]:
         running = [ActiveTask(task_id=p.task_id, attempt=p.attempt) for p in self.processes.values()]

@@ -10,13 +10,15 @@ from ostler.core.effects import Answer, Beaten, Claimed, Refuse, Reply
 from ostler.core.events import ClaimBeat, ClaimEnded, ClaimRequested, TaskEnded
 from ostler.domain.worker import Capabilities
 from ostler.sim.machine import STOPS_WITHIN_S, Process
+from ostler.sim.plan import PlannedMachine
 
 if TYPE_CHECKING:
     from ostler.sim.world import World
 
 POLL_S = 10.0
-HEARTBEAT_S = 30.0
 TRY_AGAIN_S = 5.0
+SAY_AGAIN_S = 30.0
+"""How long it waits at most before it tells of an end again."""
 CUT_OFF_S = 570.0
 """Without an acknowledged heartbeat, counted from when that was sent."""
 SAID_AGAIN = 0.2
@@ -34,12 +36,12 @@ class Run(msgspec.Struct, eq=False):
 
 
 class Puller:
-    def __init__(self, world: "World", name: str, capabilities: Capabilities, *, stubborn: bool = False) -> None:
+    def __init__(self, world: "World", planned: PlannedMachine) -> None:
         self.world = world
-        self.name = name
-        self.stubborn = stubborn
-        """A client of somebody else's: it runs on whatever the hub says, and wants its result taken whenever it is."""
-        self.capabilities = msgspec.structs.replace(capabilities, hostname=name)
+        self.name = planned.name
+        self.stubborn = planned.stubborn
+        self.beat_s = planned.beat_s
+        self.capabilities = msgspec.structs.replace(planned.offer, hostname=planned.name)
         self.processes: dict[str, Process] = {}
         self.run: Run | None = None
         self.polls = 0
@@ -135,7 +137,7 @@ class Puller:
                 case Refuse() if not self.stubborn:
                     self._stop(run, "")
                     return
-            self.world.after(TRY_AGAIN_S if reply is None else HEARTBEAT_S, partial(self._beat, run))
+            self.world.after(TRY_AGAIN_S if reply is None else self.beat_s, partial(self._beat, run))
 
         self.world.request(
             self,
@@ -187,7 +189,7 @@ class Puller:
             if self.run is not run:
                 return
             if reply is None:
-                self.world.after(self.world.rng.uniform(1, HEARTBEAT_S), partial(self._tell, run, end))
+                self.world.after(self.world.rng.uniform(1, SAY_AGAIN_S), partial(self._tell, run, end))
                 return
             self._rest()
             if self.world.rng.random() < SAID_AGAIN:
@@ -211,9 +213,9 @@ class Puller:
         if self.run is not None:
             self._stop(self.run, "returned")
 
-    def power_cut(self) -> None:
-        """Everything on it is gone."""
+    def power_cut(self, seconds: float) -> None:
+        """Everything on it is gone, and it for so long."""
         self.processes.clear()
         self.run = None
         self.polls += 1
-        self._poll_in(self.world.rng.uniform(1, 120))
+        self._poll_in(seconds)

@@ -1,11 +1,13 @@
-"""Hub, machines and network on one virtual clock. Everything that happens follows from the seed."""
+"""Hub, machines and network on one virtual clock. Everything that happens follows from the plan."""
 
 import heapq
 import random
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections import Counter
+from collections.abc import Callable
 
-from ostler.core.check import check
+import msgspec
+
+from ostler.core.check import check, check_touched
 from ostler.core.effects import (
     Acknowledge,
     Answer,
@@ -21,13 +23,15 @@ from ostler.core.effects import (
 from ostler.core.events import (
     CancelRequested,
     ClaimEnded,
+    DrainRequested,
     Event,
+    HubWasAway,
     JobsSubmitted,
     NewJob,
     RequeueRequested,
     TaskEnded,
     TimePassed,
-    WorkerLeft,
+    WorkerAsked,
 )
 from ostler.core.fleet import Fleet
 from ostler.core.learning.kinds import kind_of
@@ -35,80 +39,79 @@ from ostler.core.persist import restore, take_changes
 from ostler.core.placing.place import settle, settled
 from ostler.core.step import step
 from ostler.domain import states
-from ostler.domain.job import JobSpec
+from ostler.domain.quota import Quotas
 from ostler.domain.scheduling import Scheduling
-from ostler.domain.worker import Capabilities
 from ostler.ledger.base import Ledger
 from ostler.ledger.memory import MemoryLedger
-from ostler.sim.account import Account
-from ostler.sim.faults import NONE, Faults
+from ostler.sim import account, plan
+from ostler.sim.account import SETTLED_S, Account, Violation
+from ostler.sim.agent import Agent
 from ostler.sim.machine import Machine, Process
+from ostler.sim.network import FAIR, Network
+from ostler.sim.plan import Deed, Plan, PlannedJob, PlannedMachine
+from ostler.sim.promises import Promises
 from ostler.sim.puller import Puller
 
 EPOCH = 1_700_000_000.0
 COMMIT_S = 0.004
-ANSWERED_WITHIN_S = 30.0
-"""Whoever asks over HTTP gives up waiting then, whatever became of the question."""
-CUTS_OF_PULLERS = 10.0
-"""They are cut off for longer than a connection is, and less often."""
-CUT_OFF_MOST_S = 1200.0
-HOLD_AFTER_S = (0.0, 20.0, 200.0, 600.0)
-"""How long a job waits for a hold: each seed has its own."""
-
-
-class Violation(AssertionError):
-    """The world saw something that must never happen."""
+AWAY_S = 20.0
+"""A hub that was held up for longer knows that it was."""
+LOOK_EVERY_S = 10.0
+CHECK_EVERY = 16
+"""Batches between two checks of everything; what a batch has touched is checked after each."""
+UNASKED = 0
+"""The number of a request whose answer nobody waits for."""
 
 
 class World:
-    def __init__(
-        self,
-        seed: int,
-        machines: list[tuple[Capabilities, int]],
-        faults: Faults = NONE,
-        pullers: Sequence[Capabilities] = (),
-        ahead: int = 0,
-    ) -> None:
-        self.seed = seed
-        self.rng = random.Random(seed)
-        self.faults = faults
+    def __init__(self, given: Plan, check_every: int = CHECK_EVERY) -> None:
+        self.plan, self.seed = given, given.seed
+        self.rng = random.Random(given.seed)
+        self.check_every = check_every
+        """Batches between two checks of everything; 1: after every event."""
         self.now = 0.0
-        self.events = 0
-        self.clashes = 0
-        self.failure_rate = 0.1
-        self.check_every = 1
+        self.events = self.batches = self.clashes = self.begun = 0
+        self.done: Counter[str] = Counter()
+        """The deeds that came to something."""
+        self.failure_rate = given.failing
         self.acknowledged: set[str] = set()
-        self.policy = Scheduling(hold_after_s=random.Random(f"policy {seed}").choice(HOLD_AFTER_S))
         self.ledger: Ledger = MemoryLedger()
+        self.account, self.promises = Account(), Promises()
+        self.network = Network(self, given.weather)
+        self.in_order = given.weather.in_order
+        self.loses_nothing = given.loses_nothing
+        self.is_steady = given.is_steady
+        self.settled_at = SETTLED_S if given.is_calm else float("inf")
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._order = 0
-        self._ref = 0
-        self._asked_before = 0
-        self._session = 0
-        self._links: dict[int, Machine] = {}
-        self._durations: dict[str, float] = {}
-        self._sharing: set[str] = set()
+        self._wakes_at = float("inf")
+        self._ref = UNASKED
+        self._jobs: dict[str, PlannedJob] = {}
         self._alone: dict[str, float] = {}
         """Jobs that must never run twice at once, with the grace of each."""
-        self._asked: dict[int, Callable[[Reply | None], None]] = {}
-        self._last_arrival: dict[tuple[str, int], float] = {}
-        self.in_order = bool(pullers)
-        """What is said on one connection arrives in the order in which it was said, late or not at all. Without that
-        much nobody can tell an old account from a new one, and a task that is taken for lost runs twice."""
-        self.account = Account()
         self._inbox: list[Event] = []
         self._pumping = False
+        self._stalled_until = 0.0
+        self._falls: tuple[int, float] | None = None
+        """At which point of its next batch the hub dies, and for how long."""
+        self._wall_offset = 0.0
         self.fleet = self._load()
         self.hub_up = True
-        self.machines = [
-            Machine(self, f"w{i:03d}", offer, slots, ahead if i % 3 else 0) for i, (offer, slots) in enumerate(machines)
-        ]
+        self.machines = [self._machine(one) for one in given.machines if not one.claims]
+        self.pullers = [Puller(self, one) for one in given.machines if one.claims]
         for machine in self.machines:
             self.after(self.rng.uniform(0, 2), machine.reconnect)
-        self.pullers = [Puller(self, f"p{i:03d}", offer, stubborn=i % 4 == 3) for i, offer in enumerate(pullers)]
         for puller in self.pullers:
             self.after(self.rng.uniform(0, 2), puller.poll)
-        self._schedule_faults()
+        for job in given.jobs:
+            self.at(job.at, lambda job=job: self.submit(job))  # type: ignore[misc]
+        for deed in given.deeds:
+            self.at(deed.at, lambda deed=deed: self._do(deed))  # type: ignore[misc]
+        self.after(LOOK_EVERY_S, self._look)
+
+    def _machine(self, one: PlannedMachine) -> Machine:
+        kind = Agent if one.real else Machine
+        return kind(self, one.name, one.offer, one.slots, one.ahead)
 
     # Time
 
@@ -119,10 +122,8 @@ class World:
     def after(self, delay: float, action: Callable[[], None]) -> None:
         self.at(self.now + delay, action)
 
-    def run(self, until: float, max_events: int | None = None) -> None:
+    def run(self, until: float) -> None:
         while self._heap and self._heap[0][0] <= until:
-            if max_events is not None and self.events >= max_events:
-                return
             self.now, _, action = heapq.heappop(self._heap)
             action()
         self.now = max(self.now, until)
@@ -130,221 +131,245 @@ class World:
     # The hub: inbox → step each → place → commit → perform, and a crash at any point between
 
     def _load(self) -> Fleet:
-        fleet = restore(self.ledger.load(), lambda: f"{self.rng.getrandbits(64):016x}", self.now, EPOCH)
-        fleet.policy = self.policy
+        epoch = EPOCH + self._wall_offset
+        fleet = restore(self.ledger.load(), lambda: f"{self.rng.getrandbits(64):016x}", self.now, epoch)
+        fleet.policy = Scheduling(hold_after_s=self.plan.hold_after_s)
+        fleet.quotas = Quotas(default=self.plan.quota)
         return fleet
 
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._inbox) or not self.hub_up
+
     def hear(self, event: Event) -> None:
-        if not self.hub_up:
-            return
-        self._inbox.append(event)
+        if self.hub_up:
+            self._inbox.append(event)
+            self._pump_soon()
+
+    def _pump_soon(self) -> None:
         if not self._pumping:
             self._pumping = True
             self.after(COMMIT_S, self._pump)
 
     def _pump(self) -> None:
         self._pumping = False
-        if not self.hub_up:
+        if not self.hub_up or self.now < self._stalled_until:
             return
-        batch, self._inbox = self._inbox, []
-        effects: list[Effect] = []
+        most = self.plan.batch or len(self._inbox)
+        batch, self._inbox = self._inbox[:most], self._inbox[most:]
+        effects = self._step(batch)
+        if self._dies(plan.BEFORE_COMMIT):
+            return
+        changes = take_changes(self.fleet, self.now)
+        if changes:
+            self.ledger.commit(changes)
+        if self._dies(plan.AFTER_COMMIT):
+            return
+        dies_among = self._falls is not None
+        for effect in effects[: len(effects) // 2] if dies_among else effects:
+            self._perform(effect)
+        if self._dies(plan.AMONG_EFFECTS):
+            return
+        self._wake_at_next_deadline()
+        if self._inbox or not settled(self.fleet):
+            self._pump_soon()
+
+    def _step(self, batch: list[Event]) -> list[Effect]:
+        fleet, now = self.fleet, self.now
+        fleet.epoch = EPOCH + self._wall_offset
         for event in batch:
             self._look_up(event)
+        effects: list[Effect] = []
         for event in [*batch, TimePassed()]:
             self.events += 1
-            effects += step(self.fleet, event, self.now)
-            if self.events % self.check_every == 0:
-                check(self.fleet, self.now, after_pass=False)
-        effects += settle(self.fleet, self.now)
-        check(self.fleet, self.now, after_pass=settled(self.fleet))
-        self.ledger.commit(take_changes(self.fleet, self.now))
-        for effect in effects:
-            self._perform(effect)
-        self._watch_outcomes()
-        self._wake_at_next_deadline()
-        if not settled(self.fleet):
-            self.hear(TimePassed())
+            effects += step(fleet, event, now)
+            if self.check_every == 1:
+                check(fleet, now, after_pass=False)
+        effects += settle(fleet, now)
+        self.batches += 1
+        if self.batches % self.check_every == 0:
+            check(fleet, now, after_pass=settled(fleet))
+        else:
+            check_touched(fleet)
+        return effects
 
     def _wake_at_next_deadline(self) -> None:
         due = self.fleet.timers.next_at()
-        if due is not None:
-            fleet = self.fleet
-            self.at(max(due, self.now), lambda: self.hear(TimePassed()) if fleet is self.fleet else None)
+        if due is None or self.now < self._wakes_at <= due:
+            return
+        self._wakes_at, fleet = max(due, self.now), self.fleet
+        self.at(self._wakes_at, lambda: self._pump_soon() if fleet is self.fleet else None)
 
     def _perform(self, effect: Effect) -> None:
-        if isinstance(effect, Reply) and effect.ref < 0:
-            self._reply(effect)
+        if isinstance(effect, Reply) and effect.ref < UNASKED:
+            self.network.reply(effect)
             return
         match effect:
             case Answer():
-                self.acknowledged.update(effect.ids)
-            case Refuse():
+                self.acknowledged.update(effect.ids if effect.ref != UNASKED else ())
+            case Refuse() if effect.ref != UNASKED:
                 raise Violation(f"refused: {effect.error}")
             case AssignTask() | CancelTask() | Acknowledge() | SayNoWork() | CloseSession() | HintSnapshot():
-                self._to_machine(effect, effect.session)
+                self.network.to_machine(effect, effect.session)
             case _:
                 return  # for those who look on
 
-    def crash_hub(self) -> None:
+    def _dies(self, point: int) -> bool:
+        if self._falls is None or self._falls[0] != point:
+            return False
+        self._fall(self._falls[1])
+        return True
+
+    def crash_hub(self, point: int, seconds: float) -> None:
+        if self.hub_up and point == plan.AT_REST:
+            self._fall(seconds)
+        elif self.hub_up:
+            self._falls = (point, seconds)
+            self._pump_soon()
+
+    def _fall(self, seconds: float) -> None:
         """Memory, inbox and links are gone; what the ledger has is not."""
-        if not self.hub_up:
-            return
         self.hub_up = False
+        self._falls = None
+        self._stalled_until = 0.0
         self._inbox.clear()
-        for session in list(self._links):
-            self._drop_link(session)
-        self.after(self.rng.uniform(0.5, 60.0), self._restart_hub)
+        self.network.drop_all()
+        self.after(seconds, self._restart_hub)
 
     def _restart_hub(self) -> None:
         self.fleet = self._load()
         self.hub_up = True
+        self._wakes_at = float("inf")
         check(self.fleet, self.now, after_pass=False)
-        self.hear(TimePassed())
+        self._all_there()
+        self._pump_soon()
 
-    # The network
+    def stall_hub(self, seconds: float) -> None:
+        """It does not run for a while; what waits for it is read before anyone is declared lost."""
+        if self.hub_up:
+            self._stalled_until = self.now + seconds
+            fleet = self.fleet
+            self.after(seconds, lambda: self._wake_up(seconds) if fleet is self.fleet and self.hub_up else None)
 
-    def new_session(self, machine: Machine) -> int:
-        self._session += 1
-        self._links[self._session] = machine
-        return self._session
+    def _wake_up(self, seconds: float) -> None:
+        if seconds > AWAY_S:
+            self._inbox.insert(0, HubWasAway(seconds))
+        self._pump_soon()
 
-    def to_hub(self, machine: Machine, event: Event, session: int) -> None:
-        def arrive() -> None:
-            if session in self._links:
-                self.hear(event)
+    # What is done to the world
 
-        self._carry(arrive, ("up", session))
-        if not self.hub_up and machine.session == session:
-            self.after(self.rng.uniform(0, 1), lambda: self._drop_link(session))
+    def _do(self, deed: Deed) -> None:
+        self.done[deed.what] += 1
+        match deed.what:
+            case plan.HUB_CRASH:
+                self.crash_hub(deed.detail, deed.seconds)
+            case plan.HUB_STALL:
+                self.stall_hub(deed.seconds)
+            case plan.WALL_JUMP:
+                self._wall_offset += deed.seconds
+            case plan.CANCEL | plan.REQUEUE | plan.CANCEL_TASK | plan.REQUEUE_TASK:
+                self._user(deed)
+            case _:
+                self._to_a_machine(deed)
 
-    def _to_machine(self, effect: Effect, session: int) -> None:
-        machine = self._links.get(session)
-        if machine is not None:
-            self._carry(lambda: machine.hear(effect, session), ("down", session))
+    def _to_a_machine(self, deed: Deed) -> None:
+        for machine in [one for one in self.machines if one.name == deed.on]:
+            self._to_machine(deed, machine)
+        for puller in [one for one in self.pullers if one.name == deed.on]:
+            self._to_puller(deed, puller)
 
-    def request(self, puller: Puller, make: Callable[[int], Event], answered: Callable[[Reply | None], None]) -> None:
-        """One request over HTTP. It may get lost, or its answer; None: there was none in time."""
-        ref = -1 - self._asked_before
-        self._asked_before += 1
-        event = make(ref)
+    def _to_machine(self, deed: Deed, machine: Machine) -> None:
+        match deed.what:
+            case plan.DRAIN | plan.RESUME:
+                self.drain(machine.name, deed.what == plan.DRAIN)
+            case plan.ASK if machine.session:
+                self.to_hub(machine, WorkerAsked(worker_id=machine.name, session=machine.session), machine.session)
+            case plan.CUT:
+                machine.away_until = self.now + deed.seconds
+                self.cut(machine)
+            case plan.CUT_UP | plan.CUT_DOWN:
+                self.network.cut_one_way(machine, "up" if deed.what == plan.CUT_UP else "down")
+            case plan.WORKER_KILLED:
+                machine.away_until = self.now + deed.seconds
+                machine.worker_killed()
+            case plan.WORKER_STALL:
+                self.network.hold(machine, deed.seconds)
+            case plan.POWER_CUT:
+                machine.away_until = self.now + deed.seconds
+                machine.power_cut()
+            case plan.BURNS:
+                machine.burn(silently=bool(deed.detail))
+                self.machines.remove(machine)
 
-        def unless_cut(reply: Reply | None) -> None:
-            if reply is None or not puller.is_cut_off:
-                del self._asked[ref]
-                answered(reply)
-
-        self._asked[ref] = unless_cut
-        self._carry(lambda: None if puller.is_cut_off else self.hear(event))
-        self.after(ANSWERED_WITHIN_S, lambda: self._answer(ref, None))
-
-    def _reply(self, effect: Reply) -> None:
-        self._carry(lambda: self._answer(effect.ref, effect))
-
-    def _answer(self, ref: int, reply: Reply | None) -> None:
-        answered = self._asked.get(ref)
-        if answered is not None:
-            answered(reply)
-
-    def _carry(self, arrive: Callable[[], None], lane: tuple[str, int] | None = None) -> None:
-        is_stream = self.in_order and lane is not None
-        copies = 2 if self.rng.random() < self.faults.duplicate and not is_stream else 1
-        for _ in range(copies):
-            if self.rng.random() < self.faults.lose and not is_stream:
-                continue
-            slow = self.rng.random() < self.faults.slow
-            delay = self.rng.uniform(0.0005, 0.02) + (self.rng.uniform(0, self.faults.slow_s) if slow else 0)
-            at = self.now + delay
-            if is_stream and lane is not None:
-                at = self._last_arrival[lane] = max(at, self._last_arrival.get(lane, 0.0))
-            self.at(at, arrive)
-
-    def cut(self, machine: Machine) -> None:
-        """The link breaks. One side may notice long after the other."""
-        session = machine.session
-        if not session:
-            return
-        if self.faults.cut_one_way and self.rng.random() < 0.5:
-            machine.disconnected()
-            self.after(self.rng.uniform(0, 60), lambda: self._drop_link(session))
-        else:
-            self._drop_link(session)
-
-    def _drop_link(self, session: int) -> None:
-        machine = self._links.pop(session, None)
-        if machine is None:
-            return
-        self.hear(WorkerLeft(worker_id=machine.name, session=session))
-        if machine.session == session:
-            machine.disconnected()
-
-    # Faults
-
-    def _schedule_faults(self) -> None:
-        self._every(self.faults.hub_crash_every_s, self.crash_hub)
-        for machine in self.machines:
-            self._every(self.faults.cut_every_s, partial(self.cut, machine))
-            self._every(self.faults.worker_crash_every_s, partial(self.cut, machine))
-            self._every(self.faults.machine_crash_every_s, machine.power_cut)
-        for puller in self.pullers:
-            self._every(CUTS_OF_PULLERS * self.faults.cut_every_s, partial(self._cut_off, puller))
-            self._every(self.faults.worker_crash_every_s, puller.leave)
-            self._every(self.faults.machine_crash_every_s, puller.power_cut)
-
-    def _cut_off(self, puller: Puller) -> None:
-        puller.cut_off(self.rng.uniform(0, CUT_OFF_MOST_S))
-
-    def _every(self, mean_s: float, action: Callable[[], None]) -> None:
-        if not mean_s:
-            return
-
-        def again() -> None:
-            if self.faults is not NONE:
-                action()
-                self._every(mean_s, action)
-
-        self.after(self.rng.expovariate(1 / mean_s), again)
+    def _to_puller(self, deed: Deed, puller: Puller) -> None:
+        match deed.what:
+            case plan.DRAIN | plan.RESUME:
+                self.drain(puller.name, deed.what == plan.DRAIN)
+            case plan.CUT | plan.CUT_UP | plan.CUT_DOWN | plan.WORKER_STALL:
+                puller.cut_off(deed.seconds)
+            case plan.WORKER_KILLED:
+                puller.leave()
+            case plan.POWER_CUT:
+                puller.power_cut(deed.seconds)
+            case plan.BURNS:
+                puller.power_cut(float("inf"))
+                self.pullers.remove(puller)
 
     def calm(self) -> None:
         """From here on nothing fails, so that everything must end."""
-        self.faults = NONE
+        self.network.weather = msgspec.structs.replace(FAIR, in_order=self.in_order)
         self.failure_rate = 0.0
+        self.settled_at = min(self.settled_at, self.now + self.plan.worst_delay_s() + SETTLED_S)
         for puller in self.pullers:
             puller.mend()
+        self._open_all()
+
+    def _open_all(self) -> None:
+        """Nobody keeps a machine closed for ever."""
+        for name in [*(one.name for one in self.machines), *(one.name for one in self.pullers)]:
+            self.drain(name, False)
+        if self.now < self.settled_at:
+            self.after(LOOK_EVERY_S, self._open_all)
 
     # The users
 
-    def submit(self, spec: JobSpec, duration_s: float) -> None:
-        spec.depends_on = [name for name in spec.depends_on if name in self.acknowledged]
-        request = spec.request()
-        self._durations[spec.id] = duration_s
-        if request.shares_gpu:
-            self._sharing.add(spec.id)
-        if spec.on_lost_contact == "stop":
-            self._alone[spec.id] = spec.terms().grace_s
+    def submit(self, job: PlannedJob) -> None:
+        spec = job.spec
+        needs = [name for name in spec.depends_on if name in self.acknowledged]
+        self._jobs[spec.id] = job
+        terms = spec.terms()
+        if terms.stops_alone:
+            self._alone[spec.id] = terms.grace_s
         new = NewJob(
             id=spec.id,
             user=spec.user_id or "someone",
             name=spec.name,
             spec=b"{}",
-            request=request,
-            terms=spec.terms(),
+            request=spec.request(),
+            terms=terms,
             size=spec.size(),
-            depends_on=spec.depends_on,
+            depends_on=needs,
             kind=kind_of(spec),
         )
         self._ref += 1
+        self.promises.submitted(spec.id, needs)
         self.hear(JobsSubmitted(ref=self._ref, jobs=[new]))
 
-    def cancel(self, job_id: str) -> None:
-        self.account.cancelled.add(job_id)
-        self._ref += 1
-        self.hear(CancelRequested(ref=self._ref, job_id=job_id))
+    def _user(self, deed: Deed) -> None:
+        """People cancel and requeue what they know of."""
+        if deed.on not in self.acknowledged:
+            return
+        index = deed.detail if deed.what in (plan.CANCEL_TASK, plan.REQUEUE_TASK) else None
+        if deed.what in (plan.CANCEL, plan.CANCEL_TASK):
+            self.account.cancelled.add(deed.on)
+            self.hear(CancelRequested(ref=UNASKED, job_id=deed.on, index=index))
+        else:
+            self.account.requeues[deed.on] += 1
+            self.hear(RequeueRequested(ref=UNASKED, job_id=deed.on, index=index))
 
-    def requeue(self, job_id: str) -> None:
-        if job_id in self.ledger.jobs([job_id]):
-            self.account.requeues[job_id] += 1
-            self._ref += 1
-            self.hear(RequeueRequested(ref=self._ref, job_id=job_id))
+    def drain(self, name: str, draining: bool) -> None:
+        if name in self.fleet.workers:
+            self.hear(DrainRequested(ref=UNASKED, worker_id=name, draining=draining))
 
     def _look_up(self, event: Event) -> None:
         """As the loop does it: what has left memory comes from the ledger."""
@@ -357,36 +382,40 @@ class World:
         elif isinstance(event, ClaimEnded):
             event.history = self.ledger.attempts_of(event.end.task_id)
 
+    # What machines ask of the world
+
+    def new_session(self, machine: Machine) -> int:
+        return self.network.open(machine)
+
+    def to_hub(self, machine: Machine, event: Event, session: int) -> None:
+        self.network.to_hub(machine, event, session)
+
+    def cut(self, machine: Machine) -> None:
+        self.network.cut(machine)
+
+    def request(self, puller: Puller, make: Callable[[int], Event], answered: Callable[[Reply | None], None]) -> None:
+        self.network.request(puller, make, answered)
+
+    def _planned(self, task_id: str) -> PlannedJob:
+        return self._jobs[task_id.partition(".")[0]]
+
     def duration(self, task_id: str) -> float:
-        return self._durations[task_id.partition(".")[0]]
+        return self._planned(task_id).duration_s
 
     def shares(self, task_id: str) -> bool:
-        return task_id.partition(".")[0] in self._sharing
+        return self._planned(task_id).spec.request().shares_gpu
 
     def alone_for(self, task_id: str) -> float:
         """Of what must never run twice at once: the hub's grace; else 0."""
         return self._alone.get(task_id.partition(".")[0], 0.0)
 
-    # What must hold, seen from outside the core
-
     def started(self, machine: Machine | Puller, process: Process) -> None:
-        if self.in_order and self.alone_for(process.task_id) and not machine.stubborn:
-            self._runs_alone(machine, process)
-        taken: dict[int, str] = {}
-        for other in machine.processes.values():
-            for device in other.devices if other.whole else ():
-                if device in taken:
-                    raise Violation(f"{machine.name}: {taken[device]} and {other.task_id} both run on GPU {device}")
-                taken[device] = other.task_id
-
-    def _runs_alone(self, machine: Machine | Puller, process: Process) -> None:
-        others: list[Machine | Puller] = [*self.machines, *self.pullers]
-        for other in [one for one in others if not one.stubborn]:
-            for beside in other.processes.values():
-                if beside is not process and beside.task_id == process.task_id:
-                    raise Violation(f"{process.task_id} runs on {other.name} and on {machine.name} at once")
+        self.begun += 1
+        account.starts(self, machine, process)
+        self.promises.started(self, machine, process)
 
     def exited(self, process: Process, state: str) -> None:
+        self.promises.exited(self, process)
         if state == states.SUCCEEDED:
             self.account.succeeded.add(process.attempt)
 
@@ -398,16 +427,20 @@ class World:
     def contradicted(self, told: str) -> None:
         raise Violation(f"the hub contradicts itself: {told}")
 
-    def _watch_outcomes(self) -> None:
+    # What must hold, seen from outside the core
+
+    def _look(self) -> None:
+        self.after(LOOK_EVERY_S, self._look)
+        self.account.look(self)
+        self.promises.look(self)
+
+    def _all_there(self) -> None:
         """An acknowledged job is there, for ever."""
-        sample = list(self.acknowledged)[:20] if len(self.acknowledged) > 200 else list(self.acknowledged)
-        missing = set(sample) - set(self.ledger.jobs(sample))
+        missing = self.acknowledged - self.ledger.specs(self.acknowledged).keys()
         if missing:
             raise Violation(f"acknowledged and not in the ledger: {sorted(missing)}")
 
     def unfinished(self) -> list[str]:
+        self._all_there()
         records = self.ledger.jobs(self.acknowledged)
-        lost = self.acknowledged - records.keys()
-        if lost:
-            raise Violation(f"acknowledged and lost: {sorted(lost)}")
-        return [f"{job.id}: {job.state}" for job in records.values() if job.state not in states.TERMINAL]
+        return sorted(job.id for job in records.values() if job.state not in states.TERMINAL)

@@ -1,5 +1,6 @@
 """Content-addressed bytes: the name is the sha256. Verified while they arrive, visible only when whole, stored once."""
 
+import errno
 import hashlib
 import os
 import re
@@ -9,8 +10,8 @@ from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 from typing import BinaryIO
 
-from ostler.domain.errors import BadInput, NotFound, TooLarge
-from ostler.store.streaming import drained, in_thread, pump
+from ostler.domain.errors import BadInput, NoSpace, NotFound, TooLarge
+from ostler.store.streaming import drained, in_thread, keep_free, pump
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 MAX_BLOB_BYTES = 4 * 1024**3
@@ -63,8 +64,11 @@ class BlobStore(Objects):
             if path.name not in keep and path.stat().st_mtime < limit:
                 path.unlink(missing_ok=True)
 
-    async def put(self, sha256: str, chunks: AsyncIterator[bytes]) -> bool:
-        """True: new; False: it was there already. Nothing is kept of bytes that are not what their name says."""
+    async def put(self, sha256: str, chunks: AsyncIterator[bytes], *, to_the_last: bool = False) -> bool:
+        """True: new; False: it was there already. Nothing is kept of bytes that are not what their name says.
+
+        `to_the_last`: for as long as there is any room on the disk.
+        """
         place = self.place(sha256)
         if place.exists():
             await drained(chunks)
@@ -72,27 +76,42 @@ class BlobStore(Objects):
         descriptor, temporary = tempfile.mkstemp(dir=self._arriving)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                found = await _receive(chunks, file, self._max_bytes)
+                found = await _receive(chunks, file, self._max_bytes, to_the_last)
                 await in_thread(None, _settle, file)
             if found != sha256:
-                raise BadInput(
-                    f"the bytes hash to {found}, not to {sha256}; nothing was kept", [("body", "hash differs")]
-                )
+                raise _differs(found, sha256)
             place.parent.mkdir(exist_ok=True, mode=0o700)
             os.replace(temporary, place)
-        except BaseException:
+        except BaseException as error:
             os.unlink(temporary)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise NoSpace("the hub's disk is full; nothing was kept") from None
             raise
         return True
 
+    async def proven(self, sha256: str, chunks: AsyncIterator[bytes]) -> None:
+        """These bytes are what the name says: whoever sends them has them, and did not only hear of it."""
+        found = await _receive(chunks, None, self._max_bytes)
+        if found != sha256:
+            raise _differs(found, sha256)
 
-async def _receive(chunks: AsyncIterator[bytes], file: BinaryIO, max_bytes: int) -> str:
+
+def _differs(found: str, sha256: str) -> BadInput:
+    return BadInput(f"the bytes hash to {found}, not to {sha256}; nothing was kept", [("body", "hash differs")])
+
+
+async def _receive(
+    chunks: AsyncIterator[bytes], file: BinaryIO | None, max_bytes: int, to_the_last: bool = True
+) -> str:
     digest, size = hashlib.sha256(), 0
 
     def keep(piece: list[bytes]) -> None:
+        if file is not None and not to_the_last:
+            keep_free(file.fileno(), sum(map(len, piece)))
         for chunk in piece:
             digest.update(chunk)
-            file.write(chunk)
+            if file is not None:
+                file.write(chunk)
 
     async def write(piece: list[bytes]) -> None:
         nonlocal size

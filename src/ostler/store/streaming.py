@@ -6,13 +6,31 @@ stream are in memory, because whoever sends is held back meanwhile.
 
 import asyncio
 import contextlib
+import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Executor
+from pathlib import Path
 from typing import TypeVar
 
+from ostler.domain.errors import NoSpace
+
 PIECE = 1024 * 1024
+KEEP_FREE_BYTES = 512 * 1024 * 1024
+KEEP_FREE_PART = 0.025
+"""Of a small disk. Less than the hub's reserve: what runs already may bring its outputs when no more jobs are taken."""
 T = TypeVar("T")
 Write = Callable[[list[bytes]], Awaitable[None]]
+
+
+def keep_free(where: Path | int, size: int) -> None:
+    """However much comes, the ledger has room on the same disk: that of a folder or an open file."""
+    disk = shutil.disk_usage(where)
+    kept = min(KEEP_FREE_BYTES, int(disk.total * KEEP_FREE_PART))
+    if disk.free - size < kept:
+        raise NoSpace(
+            f"the hub's disk has {disk.free // 2**20} MiB free and keeps {kept // 2**20} of them; "
+            f"{size // 2**20} MiB more do not fit"
+        )
 
 
 async def drained(chunks: AsyncIterator[bytes]) -> None:

@@ -13,7 +13,6 @@ import enum
 import errno
 import hashlib
 import os
-import shutil
 import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +22,8 @@ from typing import TypeVar
 
 import msgspec
 
-from ostler.domain.errors import BadInput, Conflict, NotRunning, OstlerError
-from ostler.store.streaming import drained, in_thread, pump
+from ostler.domain.errors import BadInput, Conflict, NoSpace, NotRunning
+from ostler.store.streaming import drained, in_thread, keep_free, pump
 
 THREADS = 8
 HASHED_AT_ONCE = 2
@@ -32,17 +31,9 @@ HASHED_AT_ONCE = 2
 READ_BYTES = 1024 * 1024
 SYNC_BYTES = 64 * 1024 * 1024
 """Forced to the disk every so often, so that the end of a large upload does not have to wait for all of it."""
-KEEP_FREE_BYTES = 512 * 1024 * 1024
 KEEP_PARTS_S = 7 * 86400.0
 QUIET_S = 1.0
 T = TypeVar("T")
-
-
-class NoSpace(OstlerError):
-    """The hub's disk is nearly full: its operator makes room, and the upload goes on."""
-
-    status = 507
-    title = "no space"
 
 
 class WrongUploadOffset(Conflict):
@@ -109,7 +100,7 @@ class Part:
             if self.unsynced >= SYNC_BYTES:
                 os.fsync(descriptor)
                 self.unsynced = 0
-                _keep_free(self.path.parent, 0)
+            keep_free(self.path.parent, 0)
         except OSError:
             self.digest, self.size = None, os.fstat(descriptor).st_size
             raise
@@ -235,7 +226,7 @@ class Uploads:
                     await self._in_thread(part.read_again)
             announced = size or 0 if span is None else span.total - span.first
             others = sum(other.awaited for other in self._parts.values() if other is not part)
-            await self._in_thread(_keep_free, self._folder, announced + others)
+            await self._in_thread(keep_free, self._folder, announced + others)
             part.awaited = announced
 
     async def _receive(self, part: Part, holder: object, chunks: AsyncIterator[bytes], span: Span | None) -> None:
@@ -324,12 +315,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     left = memoryview(data)
     while left:
         left = left[os.write(descriptor, left) :]
-
-
-def _keep_free(folder: Path, size: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if free - size < KEEP_FREE_BYTES:
-        raise NoSpace(
-            f"the hub's disk has {free // 2**20} MiB free and keeps {KEEP_FREE_BYTES // 2**20} of them; "
-            f"{size // 2**20} MiB more do not fit"
-        )

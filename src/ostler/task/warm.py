@@ -2,11 +2,14 @@
 
     python -m ostler.task.warm DESCRIPTOR
 
-An order is a line of JSON: the variables of this call, its log and its working directory. The answer is a line: the
-exit code that `ostler.task.call` would have had and, if it is small, the result in base64. After a call that leaves
-this process different from how a start would have made it (threads, signal handlers, an alarm, a umask, a lot of
-memory), there is no answer: the process exits with that code, as after the last call of many. So such a call ends as
-one that had a process of its own.
+An order is a packet of JSON: the variables of this call, its log and its working directory. The answer is a packet: the
+exit code that `ostler.task.call` would have had, how many microseconds it took, whether it has had children and, if it
+is small, the result in base64. After a call that leaves this process different from how a start would have made it
+(threads, signal handlers, an alarm, a umask, a lot of memory), there is no answer: the process exits with that code, as
+after the last call of many. So such a call ends as one that had a process of its own.
+
+Several orders may be in the channel; what was taken out of it is begun. After a call that has had children nothing is,
+until "go on" comes: whoever gave the orders looks first whether these are gone, and knows that none of them was begun.
 
 What calls share: loaded modules and their globals, and of a map the function itself; no argument is ever seen twice.
 Standard library and cloudpickle only.
@@ -19,8 +22,10 @@ import os
 import pickle
 import resource
 import signal
+import socket
 import sys
 import threading
+import time
 from typing import Any
 
 import cloudpickle
@@ -32,6 +37,8 @@ MAX_INLINE_BYTES = 32 * 1024
 """A larger result goes into its file, as one without a warm interpreter does."""
 MAX_RSS_KIB = 1024 * 1024
 """An interpreter that has once been larger may still hold what nobody accounts for."""
+MAX_PACKET_BYTES = 128 * 1024
+GO_ON = b"go on"
 KEPT_PAYLOADS = 4
 KEPT_BYTES = 256 * 1024 * 1024
 _SIGNALS = (
@@ -89,7 +96,10 @@ class Interpreter:
     def __init__(self, channel: int) -> None:
         self._channel = channel
         os.set_inheritable(channel, False)
-        self._end_of_channel = os.fstat(channel).st_ino
+        self._socket = socket.socket(fileno=channel)
+        self._parent = os.getppid()
+        self._must_ask = False
+        self._waited_for = resource.getrusage(resource.RUSAGE_CHILDREN)
         self._null = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         self._payloads = Payloads()
         self._env = {key: value for key, value in os.environ.items() if key != "OSTLER_ATTEMPT"}
@@ -109,6 +119,7 @@ class Interpreter:
             if order is None:
                 return 0
             self._prepare(order)
+            begun = time.monotonic()
             code, data = self._run(order)
             if os.getpid() != me:
                 os._exit(code)  # a child that the function has made, and that came back from it
@@ -118,8 +129,9 @@ class Interpreter:
                 data = b""
             if is_last:
                 return code
-            self._put_away(order["work"])
-            if not self._answer(code, data):
+            sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
+            sys.path_importer_cache.pop(order["work"], None)
+            if not self._answer(code, time.monotonic() - begun, data):
                 call.write(order["env"]["OSTLER_RESULT"], data)
                 return code
         return 0
@@ -130,24 +142,42 @@ class Interpreter:
         home = os.path.dirname(order["work"]) + "/"
         return call.perform(lambda: self._payloads.load(path, index, home), index)
 
-    def _answer(self, code: int, data: bytes) -> bool:
-        text = b"%d %s" % (code, binascii.b2a_base64(data)) if data else b"%d\n" % code
+    def _answer(self, code: int, ran_s: float, data: bytes) -> bool:
+        self._must_ask = self._has_had_children()
+        if self._must_ask:
+            self._put_away()
+        text = b"%d %d %d %s" % (code, 1e6 * ran_s, self._must_ask, binascii.b2a_base64(data, newline=False))
         try:
-            while text:
-                text = text[os.write(self._channel, text) :]
+            return os.write(self._channel, text) == len(text)
         except OSError:
             return False
+
+    def _has_had_children(self) -> bool:
+        """Whether any was waited for, or could be: one that has left its parents had one that was."""
+        before, self._waited_for = self._waited_for, resource.getrusage(resource.RUSAGE_CHILDREN)
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return self._waited_for != before
         return True
 
     def _next_order(self) -> dict[str, Any] | None:
-        text = b""
-        while not text.endswith(b"\n"):
-            part = os.read(self._channel, 65536)
-            if not part:
-                return None
-            text += part
-        order: dict[str, Any] = json.loads(text)
+        packet = self._next_packet()
+        while self._must_ask and packet:
+            self._must_ask = packet != GO_ON
+            packet = self._next_packet()
+        if not packet or os.getppid() != self._parent:
+            return None
+        order: dict[str, Any] = json.loads(packet)
         return order
+
+    def _next_packet(self) -> bytes:
+        """What is there already is next, with nothing in between; b"": nobody is there any more."""
+        try:
+            return self._socket.recv(MAX_PACKET_BYTES, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            self._put_away()
+            return self._socket.recv(MAX_PACKET_BYTES)
 
     def _prepare(self, order: dict[str, Any]) -> None:
         log = os.open(order["log"], _LOG_FLAGS, 0o600)
@@ -167,9 +197,7 @@ class Interpreter:
             _change_environment(self._given, given)
         self._given, self._as_set = given, dict(_RAW or {})
 
-    def _put_away(self, work: str) -> None:
-        sys.stdout, sys.stderr = sys.__stdout__, sys.__stderr__
-        sys.path_importer_cache.pop(work, None)
+    def _put_away(self) -> None:
         os.chdir("/")
         os.dup2(self._null, 1)
         os.dup2(self._null, 2)

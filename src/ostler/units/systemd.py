@@ -43,6 +43,8 @@ def _service(service: Service) -> list[str]:
         "OOMPolicy=continue",
         "TasksMax=infinity",
     ]
+    if service.outlived:
+        lines.append("Delegate=yes")  # a worker divides its own group among its tasks
     if service.final_codes:
         lines.append(f"RestartPreventExitStatus={' '.join(map(str, service.final_codes))}")
     if service.scope == "system":

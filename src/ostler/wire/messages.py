@@ -132,6 +132,8 @@ class JobAssign(msgspec.Struct, kw_only=True, omit_defaults=True):
     checkpoint_by: str = ""
     after: list[str] = []
     """Attempts there whose end it waits for: it was sent ahead, and holds nothing until then."""
+    secrets: dict[str, str] = {}
+    """What is in those that the spec names, in base64, by name. They are for this attempt, and kept nowhere."""
 
 
 class PrewarmHint(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ostler.runtime.base import Ended, Runtime
+from ostler.runtime.clock import also_asleep
 from ostler.wire.messages import (
     Ack,
     Frame,
@@ -61,6 +62,7 @@ from ostler.worker.logs import Logs
 from ostler.worker.orders import NotUnderstood, is_task_id, task_id_of, understand
 from ostler.worker.outcomes import Outcomes
 from ostler.worker.relay import Relays
+from ostler.worker.secrets import Secrets
 from ostler.worker.services import Services
 from ostler.worker.snapshots import Snapshots
 from ostler.worker.starting import Starts
@@ -68,7 +70,7 @@ from ostler.worker.state import State
 from ostler.worker.uploads import Traffic
 from ostler.worker.verdict import BY_RECALL
 
-BLOBS, CHECKPOINTS, SNAPSHOTS = "blobs", "checkpoints", "snapshots"
+BLOBS, CHECKPOINTS, SNAPSHOTS, SECRETS = "blobs", "checkpoints", "snapshots", "secrets"
 ACCEPT_WITHIN_S = 0.025
 """An acceptance may wait this long for the end of a short task: together they cost the hub one commit, not two."""
 GATHER_S = 0.02
@@ -94,15 +96,25 @@ class Agent:
         self._state = state
         self._runtime = runtime
         self._credentials = credentials
+        self._say_token_is_kept = api.say_token_is_kept
         self._place = place
-        self._logs = Logs(api, runtime.folder, self._runs, self._knows)
+        self._secrets = Secrets(place.folder, place.reached(SECRETS))
+        self._logs = Logs(api, runtime.folder, self._runs, self._knows, self._secrets.redactor)
         self._traffic = Traffic()
-        self._checkpoints = Checkpoints(place.folder / CHECKPOINTS)
+        apart = place.accounts is not None
+        self._checkpoints = Checkpoints(place.reached(CHECKPOINTS), shared=apart)
         self._carrier = Carrier(
-            api, self._checkpoints, state.worker_id, runs=self._runs, tell=self.post, traffic=self._traffic
+            api,
+            self._checkpoints,
+            state.worker_id,
+            runs=self._runs,
+            tell=self.post,
+            traffic=self._traffic,
+            owner=lambda order: place.identity(order.spec.user_id),
         )
         self._outcomes = Outcomes(api, self._logs, runtime.folder, self._carrier, self._traffic)
-        self._blobs = Blobs(api, place.folder / BLOBS)
+        self._outcomes.redactor = self._secrets.redactor
+        self._blobs = Blobs(api, place.reached(BLOBS), shared=apart)
         self._snapshots = Snapshots(api, place.folder / SNAPSHOTS, place.snapshot_bytes, self._tell_snapshots)
         self._services = Services(self._runs, self.post)
         self._gpus = gpus or Gpus(Blind())
@@ -116,12 +128,15 @@ class Agent:
             carrier=self._carrier,
             services=self._services,
             gpus=self._gpus,
+            secrets=self._secrets,
             capabilities=lambda: state.capabilities,
             tell=self.post,
         )
         self._inbox: deque[Event] = deque()
         self._beat_sent: tuple[str | float | int | None, float] = (None, 0.0)
         """The last heartbeat's own time, and the clock's when it was sent."""
+        self._contact_at = 0.0
+        """When the last thing was sent that the hub is known to have got. Whatever it says, it says after that."""
         self._wake = asyncio.Event()
         self._accepted: dict[str, JobAccepted] = {}
         """By attempt, those that are not sent yet; one that ends before that is told by its end alone."""
@@ -143,6 +158,7 @@ class Agent:
         self._wake.set()
 
     def connected(self) -> None:
+        self._contact_at = also_asleep()  # the hub says nothing before it has heard what is sent from now on
         self.post(Connected())
 
     def disconnected(self) -> None:
@@ -195,10 +211,13 @@ class Agent:
             _log.warning("the hub did not take a message: %s", error)
         if message.token:
             self._credentials.received(message.token)
+        if self._credentials.unsaid and message.of in ("token", "register"):
+            self._errand(self._say_token_is_kept())
         if message.of == "job_result":
             self.post(Acknowledged(task_id=message.task_id, attempt=message.attempt))
         elif message.of == "heartbeat" and message.sent_at == self._beat_sent[0]:
-            self.post(HubHeard(age_s=asyncio.get_running_loop().time() - self._beat_sent[1]))
+            self._contact_at = self._beat_sent[1]
+            self.post(HubHeard(age_s=also_asleep() - self._contact_at))
 
     def _runs(self, attempt: str) -> bool:
         return attempt in self._state.held
@@ -228,7 +247,9 @@ class Agent:
         facts = [read_facts(self._runtime.folder(one.attempt)) for one in held]
         for one, its in zip(held, facts, strict=True):
             self._starts.took_back(one.attempt, its)
+            self._checkpoints.took_back(one.task_id, one.checkpoint)
             self._carrier.begun(one.attempt, one.task_id)
+        self._secrets.clean({one.attempt for one in held}.__contains__)
         self._tell_snapshots(self._snapshots.ids())
         self.post(TookBack(list(zip(held, facts, strict=True))))
         self._carrier.start()
@@ -245,6 +266,7 @@ class Agent:
 
     async def watch_ends(self) -> None:
         async for end in self._runtime.ends():
+            self._secrets.ended(end.attempt)
             self.post(ProcessEnded(end))
 
     async def watch_gpus(self) -> None:
@@ -318,6 +340,8 @@ class Agent:
             case RenewLeases():
                 await self._runtime.renew(effect.age_s)
             case LaunchTask():
+                if effect.order.spec.lease_s():
+                    await self._runtime.renew(also_asleep() - self._contact_at)
                 await self._starts.begin(effect.order)
             case WatchService():
                 self._services.watch(effect.attempt, effect.facts.port, effect.facts.checks)
@@ -345,7 +369,7 @@ class Agent:
         if isinstance(message, Heartbeat):
             self._send_gathered()
             self._send_accepted()
-            self._beat_sent = (message.sent_at, asyncio.get_running_loop().time())
+            self._beat_sent = (message.sent_at, also_asleep())
         self._say(message)
 
     def _send_result(self, result: JobResult) -> None:
@@ -400,16 +424,18 @@ class Agent:
         self._carrier.forget(effect.attempt)
         await self._runtime.forget(effect.attempt)
         self._logs.forget(effect.attempt)
+        if self._secrets.holds(effect.attempt):
+            self._errand(self._secrets.forget(effect.attempt))
         if self._starts.is_to_clear(effect.attempt):
             self._errand(self._starts.clear(effect.attempt))
-        if is_task_id(effect.task_id) and all(hold.task_id != effect.task_id for hold in self._state.held.values()):
+        if is_task_id(effect.task_id) and effect.task_id not in self._state.tasks:
             left = self._checkpoints.close(effect.task_id, done=effect.done)
             if left:
                 self._errand(asyncio.to_thread(remove, left))
 
     def tasks(self) -> set[str]:
-        """All that this worker answers for, and whose files are needed."""
-        return {task.task_id for task in self._state.account()}
+        """The names of all that this worker answers for, and whose files are needed."""
+        return {task.task_id for task in self._state.account()} | self._checkpoints.lent()
 
     def _errand(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -11,6 +12,9 @@ import aiohttp
 import msgspec
 
 from ostler.domain.hubs import Addresses
+from ostler.runtime.attempts import open_plain
+from ostler.runtime.identity import as_owner
+from ostler.tls import Trust
 from ostler.worker.credentials import Credentials
 from ostler.worker.tunnel import Side, beside, open_tunnel
 
@@ -28,7 +32,9 @@ MAX_RELAYED_BYTES = 4 * 1024 * 1024
 """In one frame of a relay."""
 
 
+SAY_AGAIN_S = (1.0, 5.0, 30.0, 120.0)
 SMALL = aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=CONNECT_S, sock_read=SILENT_S)
+_log = logging.getLogger("ostler.worker")
 Answer = tuple[int, Mapping[str, str], bytes]
 """Status, headers, body."""
 Moved = Callable[[int], None]
@@ -71,7 +77,10 @@ class Stored(msgspec.Struct):
 class HubApi:
     """Talks to the hub that the worker's socket is at."""
 
-    def __init__(self, session: aiohttp.ClientSession, hubs: Addresses, credentials: Credentials) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, hubs: Addresses, credentials: Credentials, trust: Trust | None = None
+    ) -> None:
+        self._trust = trust or Trust()
         self._session = session
         self._hubs = hubs
         self._credentials = credentials
@@ -173,7 +182,22 @@ class HubApi:
 
     async def open_tunnel(self, port: int, url: str, key: str) -> Side:
         """The gateway's end of a connection to a model, on the machine by whose name this one knows the hub."""
-        return await open_tunnel(url or beside(self._hub, port), key, self._credentials.headers())
+        return await open_tunnel(url or beside(self._hub, port), key, self._credentials.headers(), self._trust)
+
+    async def say_token_is_kept(self) -> None:
+        """With the token that the hub has just given this worker. Until it hears so, the old one is as good."""
+        for pause_s in SAY_AGAIN_S:
+            try:
+                status, _, body = await self._request("POST", "/v1/enrol/renewed", data=b"")
+                _check(status, body)
+                self._credentials.unsaid = False
+                return
+            except Declined as error:
+                _log.warning("this worker has a new token, of which the hub does not want to hear: %s", error)
+                self._credentials.unsaid = False
+                return
+            except Unreachable:
+                await asyncio.sleep(pause_s)
 
     async def _put_file(self, path: str, file: Path, moved: Moved, start: int = 0) -> Answer:
         """From `start` on. Takes as long as it takes, but no piece of it may take long."""
@@ -185,7 +209,9 @@ class HubApi:
         clock = asyncio.get_running_loop().time
 
         async def pieces() -> AsyncIterator[bytes]:
-            with file.open("rb") as source:
+            with as_owner(file.parent):
+                opened = open_plain(file)
+            with opened as source:
                 source.seek(start)
                 while piece := await asyncio.to_thread(source.read, PIECE):
                     yield piece

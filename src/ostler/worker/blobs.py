@@ -2,21 +2,30 @@
 
 import asyncio
 import os
+import time
 from pathlib import Path
 
 from ostler.worker.api import HubApi, Unreachable
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+TOUCH_S = 1.0
+"""Whoever asks again within this time is told what was seen."""
 
 
 class Blobs:
-    def __init__(self, api: HubApi, folder: Path) -> None:
+    def __init__(self, api: HubApi, folder: Path, *, shared: bool = False) -> None:
+        """`shared`: tasks are somebody else's and read them by their names, which nobody can list."""
         self._api = api
+        self._shared = shared
         self._folder = folder
         self._last = ("", folder)
         """The one asked for last: the calls of a map all name the same."""
+        self._seen = ("", 0.0)
+        """The one that was found last, and when."""
         self._fetching: dict[str, asyncio.Task[None]] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if shared:
+            folder.chmod(0o711)
 
     def path(self, sha256: str) -> Path:
         if sha256 != self._last[0]:
@@ -27,10 +36,14 @@ class Blobs:
 
     def has(self, sha256: str) -> bool:
         """Here already; and, being asked for, not to be removed for a while."""
+        now = time.monotonic()
+        if self._seen[0] == sha256 and now - self._seen[1] < TOUCH_S:
+            return True
         try:
             os.utime(self.path(sha256))
         except FileNotFoundError:
             return False
+        self._seen = (sha256, now)
         return True
 
     async def fetch(self, sha256: str) -> None:
@@ -47,6 +60,8 @@ class Blobs:
         while not self.has(sha256):
             try:
                 await self._api.get_blob(sha256, self.path(sha256))
+                if self._shared:
+                    self.path(sha256).chmod(0o644)
             except Unreachable:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

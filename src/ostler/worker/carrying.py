@@ -8,11 +8,13 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from ostler.archive.unpack import BadArchive, Limits, unpack
 from ostler.pull import Unpackable, pack
+from ostler.runtime.identity import Identity, as_owner, give
 from ostler.worker.api import CHECKPOINT_BLOBS, Declined, HubApi, Missing, Unreachable
 from ostler.worker.checkpoints import Checkpoints, Look, look_at, remove
 from ostler.worker.events import CheckpointBrought
@@ -58,7 +60,9 @@ class Carrier:
         runs: Callable[[str], bool],
         tell: Callable[[CheckpointBrought], None],
         traffic: Traffic,
+        owner: Callable[[Order], Identity | None] = lambda _: None,
     ) -> None:
+        self._owner = owner
         self._api = api
         self._checkpoints = checkpoints
         self._worker_id = worker_id
@@ -96,6 +100,8 @@ class Carrier:
         try:
             await self._download(order.checkpoint, archive)
             await in_thread(lambda stop: unpack(archive, draft, self._limits, stop))
+            if (user := self._owner(order)) is not None:
+                await asyncio.to_thread(give, str(draft), user)
             before = self._checkpoints.replace(order.task_id, draft)
         except (Declined, BadArchive) as error:
             _log.warning("%s starts without its checkpoint %s: %s", order.task_id, order.checkpoint, error)
@@ -211,11 +217,16 @@ class Carrier:
             raise Unpackable(f"it has more than {self._limits.entries} files, or folders that are too deep")
 
 
+def _packed(folder: str, file: BinaryIO) -> str:
+    with as_owner(folder):
+        return pack(folder, file)
+
+
 def _pack_if_still(folder: str, seen: Look, target: Path, stop: threading.Event) -> str:
     if look_at(folder) != seen:
         return ""
     try:
-        sha256 = write_to(target, lambda file: pack(folder, file), stop)
+        sha256 = write_to(target, lambda file: _packed(folder, file), stop)
     except (Unpackable, OSError):
         if look_at(folder) != seen:
             return ""  # it changed, and that was all

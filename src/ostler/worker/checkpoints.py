@@ -3,15 +3,17 @@
 import contextlib
 import hashlib
 import os
-import shutil
+import stat
 from pathlib import Path
 
 import msgspec
 
+from ostler.runtime import prune
+from ostler.runtime.identity import Identity, as_owner
 from ostler.worker.outputs import is_empty
 
-SPARE, DRAFT = ".spare-", ".draft-"
-MAX_SPARE = 64
+SPARE, DRAFTS = ".spare-", "-drafts"
+MAX_SPARE = 512
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -25,6 +27,11 @@ class Look(msgspec.Struct, frozen=True):
 
 def look_at(folder: str) -> Look:
     """By names, sizes and times: what is written between two looks shows, unless somebody takes pains to hide it."""
+    with as_owner(folder):
+        return _look_at(folder)
+
+
+def _look_at(folder: str) -> Look:
     found: list[str] = []
     size = depth = 0
     waiting = [(folder, 1)]
@@ -49,28 +56,67 @@ def look_at(folder: str) -> Look:
 class Checkpoints:
     """
     Most tasks leave theirs empty. Making and removing a folder costs a third of what a short task costs in all, so an
-    empty one is not removed but renamed, for the next task.
+    empty one is not removed but renamed, for the next task. One that is known to be short gets it under the name that
+    it has, and it is renamed only if something is left in it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, shared: bool = False) -> None:
+        """`shared`: whose tasks are somebody else's can pass through it to their own."""
         self._folder = os.fspath(folder)
         os.makedirs(self._folder, 0o700, exist_ok=True)
+        if shared:
+            os.chmod(self._folder, 0o711)
         self._spare: list[str] = []
+        self._lent: dict[str, str] = {}
+        """Those that tasks have under the names of spare ones."""
         self._made = 0
+        self._drafts = f"{self._folder}{DRAFTS}"
+        remove(self._drafts)
         for entry in os.scandir(self._folder):
             if entry.name.startswith(SPARE):
-                self._spare.append(entry.path)
-            elif entry.name.startswith(DRAFT):
-                remove(entry.path)
+                number = entry.name.removeprefix(SPARE)
+                self._made = max(self._made, 1 + int(number) if number.isdecimal() else 0)
+                if is_empty(entry.path) and _is_ours(entry.path):
+                    self._spare.append(entry.path)
+
+    def took_back(self, task_id: str, path: str) -> None:
+        """An earlier process of this worker has given it this folder."""
+        if path.startswith(f"{self._folder}/{SPARE}"):
+            self._lent[task_id] = path
+            if path in self._spare:
+                self._spare.remove(path)
 
     def path(self, task_id: str) -> str:
-        return f"{self._folder}/{task_id}"
+        return self._lent.get(task_id) or f"{self._folder}/{task_id}"
+
+    def lent(self) -> set[str]:
+        """The names of spare folders that are in use."""
+        return {os.path.basename(path) for path in self._lent.values()}
 
     def is_empty(self, task_id: str) -> bool:
         return is_empty(self.path(task_id))
 
-    def open(self, task_id: str) -> str:
+    def open(self, task_id: str, user: Identity | None = None, *, is_short: bool = False) -> str:
         """The task's folder, with what its earlier attempts have left there."""
+        path = self._lend(task_id) if is_short or task_id in self._lent else self._place(task_id)
+        if user is not None:
+            os.chown(path, *user, follow_symlinks=False)
+        return path
+
+    def _lend(self, task_id: str) -> str:
+        path = self.path(task_id)
+        if os.path.lexists(path):
+            return path
+        path = self._lent[task_id] = self._spare.pop() if self._spare else self._new_spare()
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+        return path
+
+    def _new_spare(self) -> str:
+        self._made += 1
+        return f"{self._folder}/{SPARE}{self._made - 1}"
+
+    def _place(self, task_id: str) -> str:
         path = self.path(task_id)
         spare = self._spare.pop() if self._spare else ""
         try:
@@ -91,28 +137,32 @@ class Checkpoints:
         What is to be removed now, if anything: it may be large.
         """
         path = self.path(task_id)
+        is_lent = self._lent.pop(task_id, None) is not None
         with contextlib.suppress(OSError):
             if os.listdir(path):
+                if is_lent:
+                    os.rename(path, self.path(task_id))
                 return self._put_aside(task_id) if done else ""
-            if len(self._spare) == MAX_SPARE:
+            if len(self._spare) >= MAX_SPARE or not _is_ours(path):
                 os.rmdir(path)
                 return ""
-            spare = f"{self._folder}/{SPARE}{self._made}"
-            self._made += 1
-            # Of an earlier start there may be one of this name: this one takes its place.
-            os.rename(path, spare)
-            if spare not in self._spare:
-                self._spare.append(spare)
+            if not is_lent:
+                spare = self._new_spare()
+                os.rename(path, spare)
+                path = spare
+            self._spare.append(path)
         return ""
 
     def draft(self, name: str) -> Path:
-        """A name for what is not a task's checkpoint yet, or any more; of no use to a next start."""
+        """A name for what is no task's checkpoint yet, or any more; of no use to a next start, and closed to tasks."""
         self._made += 1
-        return Path(f"{self._folder}/{DRAFT}{name}.{self._made}")
+        os.makedirs(self._drafts, 0o700, exist_ok=True)
+        return Path(f"{self._drafts}/{name}.{self._made}")
 
     def replace(self, task_id: str, folder: Path) -> str:
         """This is the task's folder from now on. What is to be removed, if anything."""
         before = self._put_aside(task_id)
+        os.chmod(folder, 0o700)  # as if it had been made here
         os.rename(folder, self.path(task_id))
         return before
 
@@ -125,9 +175,13 @@ class Checkpoints:
         return aside
 
 
+def _is_ours(folder: str) -> bool:
+    """One that was given to a user is given to no other: who had it may get there still, and put something in. Nor is
+    one that its task has closed, or opened to others."""
+    found = os.lstat(folder)
+    return (found.st_uid, found.st_mode) == (os.geteuid(), stat.S_IFDIR | 0o700)
+
+
 def remove(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
+    with contextlib.suppress(OSError):
+        prune.remove(Path(path))

@@ -10,6 +10,7 @@ from aiohttp import WSMsgType
 
 from ostler.domain.errors import NotAllowed
 from ostler.domain.hubs import LEADER_HEADER, Addresses
+from ostler.tls import Trust
 from ostler.wire.messages import (
     CLOSE_TAKEN_OVER,
     FROM_HUB,
@@ -78,7 +79,9 @@ class Connection:
         on_lost: Callable[[], None],
         on_told: Callable[[], None] = lambda: None,
         silence_s: float = SILENCE_S,
+        trust: Trust | None = None,
     ) -> None:
+        self._trust = trust or Trust()
         self._session = session
         self._hubs = hubs
         self._credentials = credentials
@@ -125,6 +128,8 @@ class Connection:
         hub, leader = self._hubs.current, ""
         self._asked_s, self._another_is_next = 0.0, False
         try:
+            if self._trust.unknown:
+                await asyncio.to_thread(self._trust.meet, hub)
             async with asyncio.timeout(CONNECT_S):
                 return await self._session.ws_connect(
                     hub + PATH,

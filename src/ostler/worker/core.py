@@ -23,6 +23,7 @@ from ostler.worker.events import (
     ConnectionLost,
     DevicesReleased,
     DevicesSeen,
+    DiskChanged,
     DrainAsked,
     DrainEnded,
     Effect,
@@ -85,7 +86,14 @@ def step(state: State, event: Event, now: float) -> list[Effect]:
 
 def _about_the_worker(
     state: State,
-    event: TookBack | Connected | ConnectionLost | OfferChanged | SnapshotsChanged | DrainAsked | DrainEnded,
+    event: TookBack
+    | Connected
+    | ConnectionLost
+    | OfferChanged
+    | DiskChanged
+    | SnapshotsChanged
+    | DrainAsked
+    | DrainEnded,
     now: float,
 ) -> list[Effect]:
     match event:
@@ -97,6 +105,9 @@ def _about_the_worker(
             state.connected = False
         case OfferChanged():
             state.capabilities = event.capabilities
+        case DiskChanged():
+            state.disk_full = event.full
+            return _say_hello(state, now)
         case SnapshotsChanged():
             state.snapshots = event.ids
         case DrainAsked():
@@ -117,18 +128,20 @@ def _took_back(state: State, event: TookBack) -> list[Effect]:
     effects: list[Effect] = []
     for held, facts in event.held:
         if held.ended is None:
-            state.held[held.attempt] = Hold(
-                task_id=held.task_id,
-                attempt=held.attempt,
-                facts=facts,
-                started_at=held.started_at,
-                after=set(held.after),
+            state.hold(
+                Hold(
+                    task_id=held.task_id,
+                    attempt=held.attempt,
+                    facts=facts,
+                    started_at=held.started_at,
+                    after=set(held.after),
+                )
             )
             _line_up(state, held.attempt, set(held.after))
             if facts.port:
                 effects.append(WatchService(attempt=held.attempt, facts=facts))
         else:
-            effects += endings.begin(state, outcome(held.ended), facts)
+            effects += endings.begin(state, outcome(held.ended), facts, left_nothing=held.ended.left_nothing)
     return effects
 
 
@@ -207,7 +220,7 @@ def _assigned(state: State, order: Order, now: float) -> list[Effect]:
         return endings.keep(state, _result(order, RETURNED, error=error))
     hold = Hold(task_id=order.task_id, attempt=order.attempt, facts=order.facts, started_at=now)
     hold.after = _still_before(state, order.after)
-    state.held[order.attempt] = hold
+    state.hold(hold)
     _line_up(state, hold.attempt, hold.after)
     if hold.after != set(order.after):
         order = msgspec.structs.replace(order, after=tuple(sorted(hold.after)))
@@ -312,7 +325,7 @@ def _has_result(state: State, event: CancelAsked) -> bool:
 
 
 def _launch_failed(state: State, event: LaunchFailed, now: float) -> list[Effect]:
-    hold = state.held.pop(event.attempt, None)
+    hold = state.let_go(event.attempt)
     if hold is None:
         return []
     state_told, error, fault = RETURNED, event.error, "worker"
@@ -325,13 +338,14 @@ def _launch_failed(state: State, event: LaunchFailed, now: float) -> list[Effect
 
 
 def _process_ended(state: State, end: Ended, now: float) -> list[Effect]:
-    hold = state.held.pop(end.attempt, None)
+    hold = state.let_go(end.attempt)
     if hold is None:
         return []
     result = outcome(end, hold.cancelled)
     result.peak_memory_mib = max(result.peak_memory_mib, hold.peak_memory_mib)
     result.peak_vram_mib = hold.peak_vram_mib
-    return endings.begin(state, result, hold.facts, hold.checkpoint) + _left(state, hold, now)
+    begun = endings.begin(state, result, hold.facts, hold.checkpoint, left_nothing=end.left_nothing)
+    return begun + _left(state, hold, now)
 
 
 # GPUs: a task's are free when it has left them as they were

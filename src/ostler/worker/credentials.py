@@ -11,13 +11,18 @@ HUBS_FILE = "hubs"
 
 
 class Credentials:
-    """The worker's own token goes first; one that the hub no longer knows gives way to the one it was started with."""
+    """The worker's own token goes first; one that the hub no longer knows gives way to the one it was started with, and
+    that to what stands in its file by now: it may have been replaced."""
 
-    def __init__(self, folder: Path, hub: str, given: str) -> None:
+    def __init__(self, folder: Path, hub: str, given: str, source: Path | None = None) -> None:
         self._path = folder / FILE
         self._hub = hub
+        self._source = source
+        self._given = given
         own = _read(self._path, hub)
         self._tokens = [token for token in dict.fromkeys((own, given)) if token]
+        self.unsaid = bool(own)
+        """The hub may not have heard that the worker keeps the one it was given: what was before is good until then."""
 
     @property
     def token(self) -> str:
@@ -29,16 +34,26 @@ class Credentials:
     def refused(self) -> bool:
         """The hub does not take the present one; True if there is another to try."""
         del self._tokens[:1]
+        self.unsaid = False
+        if not self._tokens and self._source is not None:
+            with contextlib.suppress(OSError, IndexError):
+                newer = self._source.read_text().split()[0]
+                if newer != self._given:
+                    self._given = newer
+                    self._tokens.append(newer)
         return bool(self._tokens)
 
     def received(self, token: str) -> None:
         """The hub has made this worker a token of its own."""
         self._tokens.insert(0, token)
+        self.unsaid = True
         part = self._path.with_name(f".{FILE}.part")
         with contextlib.suppress(FileNotFoundError):
             part.unlink()
         with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(f"{token}\n{self._hub}\n")
+            file.flush()
+            os.fsync(file.fileno())
         part.replace(self._path)
 
 

@@ -19,7 +19,7 @@ from ostler.worker.events import (
 from ostler.worker.lacking import KILLED
 from ostler.worker.orders import Facts
 from ostler.worker.state import Ending, Kept, State
-from ostler.worker.verdict import with_lacked, with_last_line
+from ostler.worker.verdict import RETURNED, exit_text, with_lacked, with_last_line
 
 COLLECT_TRIES = 5
 OUTPUT_TRIES = 30
@@ -27,12 +27,15 @@ OUTPUT_TRIES = 30
 LONGEST_PAUSE_S = 30.0
 
 
-def begin(state: State, result: JobResult, facts: Facts, checkpoint: str = "") -> list[Effect]:
+def begin(
+    state: State, result: JobResult, facts: Facts, checkpoint: str = "", *, left_nothing: bool = False
+) -> list[Effect]:
     """`checkpoint`: the one that was brought to the hub while it ran."""
     ending = Ending(
         result=result,
         call=facts.call and not result.result,
         outputs=facts.outputs,
+        left_nothing=left_nothing,
         checkpoint=checkpoint,
         baseline_mib=facts.baseline_mib,
     )
@@ -54,6 +57,7 @@ def collect(ending: Ending) -> Effect:
         succeeded=result.state == states.SUCCEEDED,
         killed=result.exit_code == KILLED and result.state == states.FAILED,
         outputs=ending.outputs,
+        left_nothing=ending.left_nothing,
         after_s=min(float(ending.tries), LONGEST_PAUSE_S),
     )
 
@@ -81,7 +85,11 @@ def _complete(ending: Ending, event: OutcomeCollected) -> None:
         result.metrics = event.metrics
     if result.state != states.SUCCEEDED:
         result.checkpoint_id = event.checkpoint_id or ending.checkpoint
-        if result.state == states.FAILED:
+        if event.disk_full and result.state == states.FAILED and result.error == exit_text(result.exit_code or 0):
+            # By itself, and perhaps because it could write nothing: not held against it, and tried elsewhere.
+            result.state, result.fault = RETURNED, "worker"
+            result.error = f"the worker's disk is full; it ended with {with_last_line(result, event.last_line)}"
+        elif result.state == states.FAILED:
             result.lacked = event.lacked
             result.error = (
                 event.said or with_lacked(result, event.lacked_line) or with_last_line(result, event.last_line)

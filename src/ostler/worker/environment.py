@@ -1,5 +1,6 @@
 """A task's environment: the worker's own without its secrets, what the user asked for, and what was granted."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -7,8 +8,13 @@ import msgspec
 from ostler.domain.worker import Capabilities, DeviceInfo
 from ostler.worker.orders import Gang, Order
 
-_SECRET_WORDS = frozenset({"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE"})
-_SECRET_ENDS = ("API_KEY", "APIKEY", "ACCESS_KEY", "PRIVATE_KEY")
+_SECRET_WORDS = frozenset(
+    {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "KEY", "KEYS", "CREDENTIAL"}
+    | {"CREDENTIALS", "COOKIE", "AUTH", "DSN"}
+)
+_SECRET_ENDS = ("APIKEY", "AUTHTOKEN", "PASSWORD", "PASSWD", "SSHPASS", "_PWD", "_PAT")
+_IN_AN_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s@]*:[^/\s@]+@")
+"""A password in a URL."""
 # Of the service manager: they speak of the worker's process and mean nothing, or harm, in another.
 _NOT_THEIRS = frozenset(
     {"NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID", "WATCHDOG_USEC", "INVOCATION_ID"}
@@ -35,7 +41,7 @@ def inherited(own: Mapping[str, str], secret: str = "") -> dict[str, str]:
     return {
         name: value
         for name, value in own.items()
-        if not _is_private(name) and not (secret and secret in value) and name not in _NOT_THEIRS
+        if not _is_private(name) and not _is_secret(value, secret) and name not in _NOT_THEIRS
     }
 
 
@@ -44,8 +50,18 @@ def _is_private(name: str) -> bool:
     return upper.startswith("OSTLER_") or upper.endswith(_SECRET_ENDS) or not _SECRET_WORDS.isdisjoint(upper.split("_"))
 
 
+def _is_secret(value: str, secret: str) -> bool:
+    return bool(secret and secret in value) or ("://" in value and _IN_AN_ADDRESS.search(value.lower()) is not None)
+
+
 def task_environment(
-    base: Mapping[str, str], order: Order, capabilities: Capabilities, folders: Folders, hub: str, port: int = 0
+    base: Mapping[str, str],
+    order: Order,
+    capabilities: Capabilities,
+    folders: Folders,
+    hub: str,
+    port: int = 0,
+    secrets: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """All that the task's process gets. `base` is what `inherited` gave, masks of visible devices included."""
     spec = order.spec
@@ -53,6 +69,7 @@ def task_environment(
     if spec.min_cpu_cores > 0:
         env["OMP_NUM_THREADS"] = str(max(1, int(spec.min_cpu_cores)))
     env.update(spec.env)
+    env.update(secrets or {})
     # After the user's own: a grant is not to be widened, for somebody else may hold the rest.
     env.update(visible_devices(base, order.facts.devices, capabilities))
     env["OSTLER_JOB_ID"] = order.job_id

@@ -113,6 +113,8 @@ class OutcomeCollected(msgspec.Struct, kw_only=True):
     lacked: str = ""
     """`vram` or `memory`: what it ran out of, and how that was seen."""
     lacked_line: str = ""
+    disk_full: bool = False
+    """Of one that failed: there is no room on this machine's disk."""
     said: str = ""
     """What went wrong beside the command itself: its prolog, or its epilog."""
     unreachable: bool = False
@@ -145,6 +147,10 @@ class BeatDue(msgspec.Struct):
 
 class OfferChanged(msgspec.Struct):
     capabilities: Capabilities
+
+
+class DiskChanged(msgspec.Struct):
+    full: bool
 
 
 class SnapshotsChanged(msgspec.Struct):
@@ -182,6 +188,7 @@ Event = (
     | ServiceProbed
     | BeatDue
     | OfferChanged
+    | DiskChanged
     | SnapshotsChanged
     | DrainAsked
     | DrainEnded
@@ -232,6 +239,8 @@ class CollectOutcome(msgspec.Struct, kw_only=True):
     """By SIGKILL, and not by us: it may have been the kernel, for want of memory."""
     outputs: tuple[str, ...] = ()
     """Paths in its working directory that are outputs, too."""
+    left_nothing: bool = False
+    """The runtime has seen that it printed nothing and that there are no files of it."""
     after_s: float = 0.0
 
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from ostler.runtime.process import ProcessRuntime
+from ostler.runtime.prune import remove
 from ostler.worker.agent import BLOBS, CHECKPOINTS
 
 EVERY_S = 300.0
@@ -19,29 +19,36 @@ KEEP_S = {BLOBS: 24 * 3600.0, CHECKPOINTS: 7 * 24 * 3600.0}
 _log = logging.getLogger("ostler.worker")
 
 
-async def keep_house(runtime: ProcessRuntime, folder: Path, in_use: Callable[[], Collection[str]]) -> None:
-    """`in_use` are names that stay, however old."""
+async def keep_house(
+    runtime: ProcessRuntime, place: Callable[[str], Path], in_use: Callable[[], Collection[str]]
+) -> None:
+    """`place` says where things are; `in_use` are names that stay, however old."""
     while True:
         await asyncio.sleep(EVERY_S)
         try:
             await runtime.prune(keep_bytes=KEEP_LOGS_BYTES, keep_age_s=KEEP_LOGS_S)
             for name, keep_s in KEEP_S.items():
-                await asyncio.to_thread(remove_older, folder / name, time.time() - keep_s, in_use())
+                await asyncio.to_thread(remove_older, place(name), time.time() - keep_s, in_use())
         except OSError as error:
             _log.warning("could not clean up: %s", error)
+
+
+async def make_room(runtime: ProcessRuntime) -> None:
+    """All that ended tasks have left and the hub has."""
+    await runtime.prune(keep_bytes=0, keep_age_s=0.0)
 
 
 def remove_older(folder: Path, than: float, in_use: Collection[str] = ()) -> None:
     for path in folder.iterdir():
         if path.name in in_use or _newest(path) >= than:
             continue
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+        remove(path)
 
 
 def _newest(path: Path) -> float:
     """Writing into a file deep in a folder does not change the folder's own time."""
-    inside = path.rglob("*") if path.is_dir() else ()
-    return max((one.lstat().st_mtime for one in (path, *inside)), default=0.0)
+    try:
+        inside = path.rglob("*") if path.is_dir() else ()
+        return float(max(one.lstat().st_mtime for one in (path, *inside)))
+    except (OSError, RecursionError):
+        return path.lstat().st_mtime  # it is too deep to be looked at, or changes meanwhile

@@ -8,9 +8,11 @@ from pathlib import Path
 import msgspec
 
 from ostler.domain.worker import Capabilities
-from ostler.runtime.attempts import OUT
+from ostler.runtime.attempts import OUT, open_plain
 from ostler.runtime.base import Launch
+from ostler.runtime.identity import Identity, as_owner
 from ostler.runtime.warm import PER_ATTEMPT
+from ostler.worker.accounts import Accounts
 from ostler.worker.environment import Folders, task_environment
 from ostler.worker.orders import Facts, Order
 from ostler.worker.outcomes import ERROR_FILE, RESULT
@@ -21,6 +23,7 @@ PYTHON = "{python}"
 PORT = "{port}"
 CALL_FILE = "call.pkl"
 FACTS_FILE = "facts.json"
+MOST_FACTS_BYTES = 1024 * 1024
 PLAIN, PLAIN_CALL = Facts(), Facts(call=True)
 ERROR_VARIABLE = "OSTLER_ERROR"
 FUNCTION = [PYTHON, "-m", "ostler.task.call"]
@@ -42,6 +45,20 @@ class Place(msgspec.Struct, kw_only=True, frozen=True):
     heartbeat_s: float = HEARTBEAT_S
     snapshot_bytes: int = DEFAULT_BYTES
     """How much unpacked snapshots may take."""
+    memory_limit: float = 0.0
+    """A task is killed beyond so many times the memory that it asked for; 0: it is not."""
+    accounts: Accounts | None = None
+    """As whom tasks run; None: as the worker does."""
+    tasks: Path | None = None
+    """Where those find their things; None: in the worker's own folder."""
+
+    def reached(self, name: str) -> Path:
+        """A folder for what tasks reach."""
+        return (self.tasks or self.folder) / name
+
+    def identity(self, user: str) -> Identity | None:
+        """Whose the files of this user's tasks are, where they are not the worker's. NoAccount: nobody's here."""
+        return None if self.accounts is None else self.accounts.of(user).identity
 
 
 def make_launch(
@@ -54,6 +71,7 @@ def make_launch(
     checkpoint: str,
     blob: Path | None,
     python: str,
+    secrets: dict[str, str] | None = None,
 ) -> Launch:
     """`facts` are the order's, completed; `blob` is where the function's payload lies, if it did not come with it."""
     files = {}
@@ -66,7 +84,11 @@ def make_launch(
         # Plain tasks and functions, which are nearly all, cost no file.
         files[FACTS_FILE] = msgspec.json.encode(facts)
     folders = Folders(f"{home}/{OUT}", checkpoint, call, f"{home}/{RESULT}" if facts.call else "")
-    env = task_environment(place.environment, order, capabilities, folders, place.hub, facts.port)
+    base, user = place.environment, None
+    if place.accounts is not None:
+        account = place.accounts.of(order.spec.user_id)
+        base, user = place.accounts.environment(base, account), account.identity
+    env = task_environment(base, order, capabilities, folders, place.hub, facts.port, secrets)
     argv = _filled(order.spec.command, python, facts.port, folders)
     if order.spec.prolog or order.spec.epilog:
         env[ERROR_VARIABLE] = f"{home}/{ERROR_FILE}"
@@ -86,6 +108,8 @@ def make_launch(
         stop=_filled(order.stop_command, python, facts.port, folders),
         lease_s=order.spec.lease_s(),
         after=list(order.after),
+        user=user,
+        memory_mib=order.spec.memory_limit_mib(place.memory_limit),
         warm=_warm_keys.key(order, env, place, capabilities) if _may_be_warm(order, facts) else "",
     )
 
@@ -96,7 +120,7 @@ def _may_be_warm(order: Order, facts: Facts) -> bool:
     if spec.command != FUNCTION or not facts.call or spec.metadata.get(FRESH):
         return False
     held = facts.devices or facts.whole or facts.snapshot or facts.service
-    return not (held or spec.prolog or spec.epilog or order.gang)
+    return not (held or spec.prolog or spec.epilog or order.gang or spec.secrets)
 
 
 class _WarmKeys:
@@ -141,6 +165,7 @@ def _placed(argument: str, folders: Folders) -> str:
 def read_facts(folder: Path) -> Facts:
     """Those of an attempt that an earlier worker process launched."""
     try:
-        return _decode_facts((folder / FACTS_FILE).read_bytes())
+        with as_owner(folder), open_plain(folder / FACTS_FILE) as file:
+            return _decode_facts(file.read(MOST_FACTS_BYTES))
     except (OSError, msgspec.DecodeError):
         return PLAIN_CALL  # whether it is a function shows in what it leaves

@@ -9,9 +9,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from ostler.runtime.attempts import LOG
+from ostler.runtime.attempts import LOG, open_plain
+from ostler.runtime.identity import as_owner
 from ostler.wire.messages import LogRequest
 from ostler.worker.api import Declined, HubApi, Unreachable
+from ostler.worker.redaction import Redactor
 from ostler.worker.trimming import KEEP_HEAD
 
 PIECE = 1024 * 1024
@@ -78,8 +80,14 @@ class _Stream(msgspec.Struct, kw_only=True):
 
 class Logs:
     def __init__(
-        self, api: HubApi, folder: Callable[[str], Path], runs: Callable[[str], bool], knows: Callable[[str], bool]
+        self,
+        api: HubApi,
+        folder: Callable[[str], Path],
+        runs: Callable[[str], bool],
+        knows: Callable[[str], bool],
+        redactor: Callable[[str], Redactor | None] = lambda _: None,
     ) -> None:
+        self._redactor = redactor
         self._api = api
         self._folder = folder
         self._runs = runs
@@ -89,7 +97,10 @@ class Logs:
 
     def is_empty(self, attempt: str) -> bool:
         """Nothing was printed and nobody was promised anything: no request is needed."""
-        return attempt not in self._streams and self._size(attempt) == 0
+        return not self.is_asked_for(attempt) and self._size(attempt) == 0
+
+    def is_asked_for(self, attempt: str) -> bool:
+        return attempt in self._streams
 
     def request(self, asked: LogRequest) -> None:
         """Somebody reads this log."""
@@ -103,7 +114,8 @@ class Logs:
             stream.sending.add_done_callback(lambda task: self._sent(stream, task))
 
     async def finish(self, task_id: str, attempt: str) -> bool:
-        """The task has ended: bring the hub what it lacks, within bounds. False if the hub could not be reached."""
+        """The task has ended: bring the hub what it lacks, within bounds. False if it is worth another try, since of
+        an attempt that has ended nobody asks for the rest: the hub could not be reached, or was slow."""
         stream = self._streams.setdefault(attempt, _Stream(task_id=task_id, attempt=attempt))
         stream.finishing = True
         await _stop(stream)
@@ -111,7 +123,8 @@ class Logs:
             async with asyncio.timeout(END_S):
                 await self._send_last(stream)
         except TimeoutError:
-            _log.warning("the log of %s, attempt %s, took too long; its reader can ask for the rest", task_id, attempt)
+            _log.warning("the log of %s, attempt %s, took too long; the hub has %d bytes", task_id, attempt, stream.at)
+            return False
         except Unreachable:
             return False
         except (Declined, OSError) as error:
@@ -151,7 +164,9 @@ class Logs:
             while not stream.full and stream.at < (size := self._size(stream.attempt)):
                 if not stream.follow and stream.at >= there_now:
                     return
-                part = next_part(stream.at, size)
+                part = self._without_half_a_secret(stream.attempt, next_part(stream.at, size))
+                if not part.length:
+                    return  # the rest of it comes, or shows that it was none
                 before = (stream.have, stream.at)
                 taken = await self._post(stream, part)
                 if not taken and (stream.have, stream.at) == before:
@@ -207,9 +222,30 @@ class Logs:
     def _read(self, attempt: str, part: Part) -> bytes:
         if not part.length:
             return b""
-        with (self._folder(attempt) / LOG).open("rb") as file:
-            file.seek(part.start)
-            return file.read(part.length)
+        redactor = self._redactor(attempt)
+        if redactor is None:
+            return self._raw(attempt, part.start, part.length)
+        # One that lies across the end of a part is seen as a whole from both sides.
+        before = min(part.start, redactor.longest)
+        data = self._raw(attempt, part.start - before, before + part.length + redactor.longest)
+        return redactor.covered(data)[before : before + part.length]
+
+    def _raw(self, attempt: str, start: int, length: int) -> bytes:
+        folder = self._folder(attempt)
+        with as_owner(folder), open_plain(folder / LOG) as file:
+            file.seek(start)
+            return file.read(length)
+
+    def _without_half_a_secret(self, attempt: str, part: Part) -> Part:
+        """Less what may be the beginning of one that is just being printed."""
+        redactor = self._redactor(attempt)
+        if redactor is None or not self._runs(attempt):
+            return part
+        end = part.start + part.length
+        last = min(part.length, redactor.longest)
+        ahead = self._raw(attempt, end - last, last + redactor.longest)
+        held = redactor.held_back(ahead) - (len(ahead) - last)
+        return part._replace(length=part.length - max(0, held))
 
 
 async def _stop(stream: _Stream) -> None:

@@ -18,18 +18,24 @@ from typing import Any
 
 import aiohttp
 
+from ostler import config
 from ostler.domain.errors import BadInput, NotAllowed, NotAuthenticated, OstlerError
 from ostler.domain.hubs import Addresses
+from ostler.runtime.identity import keep_to_itself
 from ostler.runtime.link import SupervisorUnreachable
 from ostler.runtime.process import ProcessRuntime, Replaced
-from ostler.worker import environment, offer
+from ostler.runtime.supervisor import ATTEMPTS
+from ostler.tls import PIN, Trust
+from ostler.worker import disk, environment, offer
+from ostler.worker.accounts import Accounts, WorkerSettings, prepare
+from ostler.worker.accounts import load as load_settings
 from ostler.worker.agent import Agent
 from ostler.worker.api import HubApi
 from ostler.worker.connection import Connection, TakenOver
 from ostler.worker.credentials import Credentials, remember, told_of
-from ostler.worker.events import OfferChanged
+from ostler.worker.events import DiskChanged, OfferChanged
 from ostler.worker.gpus import Blind, Gpus, Probe
-from ostler.worker.housekeeping import keep_house
+from ostler.worker.housekeeping import keep_house, make_room
 from ostler.worker.launching import Place
 from ostler.worker.snapshots import DEFAULT_BYTES
 from ostler.worker.state import State
@@ -61,11 +67,16 @@ class WorkerOptions:
     offer: Path | None = None
     """A TOML file in place of detection."""
     drain_seconds: float = 600.0
+    token_file: Path | None = None
+    """Where the token stood, if in a file."""
+    trust: Trust = field(default_factory=Trust)
+    """By what hubs are known."""
 
 
 def run(options: WorkerOptions) -> int:
     """Be a worker until told to leave. Exit code: 0 drained, 1 failed, 2 wrong usage, 4 not allowed (any more)."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    keep_to_itself()
     try:
         folder = _folder(options)
         with _locked(folder, options.name), asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -134,20 +145,26 @@ async def _work(options: WorkerOptions, folder: Path) -> None:
         batch_slots=slots if options.slots is None else options.slots,
         service_slots=slots if options.service_slots is None else options.service_slots,
     )
-    credentials = Credentials(folder, options.hub, options.token)
+    credentials = Credentials(folder, options.hub, options.token, options.token_file)
     hubs = Addresses(options.hub)
     hubs.learn(told_of(folder, options.hub))
-    runtime = ProcessRuntime(folder)
+    settings = load_settings(config.config_file(None, options.state_dir))
+    accounts, tasks = _accounts(settings, options)
+    runtime = ProcessRuntime(folder, attempts=tasks and tasks / ATTEMPTS)
     place = Place(
+        memory_limit=settings.memory_limit,
+        accounts=accounts,
+        tasks=tasks,
         hub=options.hub,
         folder=folder,
-        environment=environment.inherited(os.environ, options.token),
+        environment=environment.inherited(os.environ, options.token) | _known_by(options.trust),
         drain_s=options.drain_seconds,
         snapshot_bytes=_snapshot_bytes(os.environ.get(SNAPSHOT_CACHE)),
     )
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+    secured = options.trust.context if "https:" in options.hub else True
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=secured)) as session:
         gpus = Gpus(Probe() if offer.is_nvidia(source, found.capabilities) else Blind())
-        agent = Agent(state, runtime, HubApi(session, hubs, credentials), credentials, place, gpus)
+        agent = Agent(state, runtime, HubApi(session, hubs, credentials, options.trust), credentials, place, gpus)
         connection = Connection(
             session,
             hubs,
@@ -156,13 +173,30 @@ async def _work(options: WorkerOptions, folder: Path) -> None:
             on_message=agent.heard,
             on_lost=agent.disconnected,
             on_told=lambda: remember(folder, options.hub, hubs.known),
+            trust=options.trust,
         )
         agent.speak_through(connection.send)
         await agent.open()
         watch = offer.watch(source, found.capabilities, lambda changed: agent.post(OfferChanged(changed)))
-        house = keep_house(runtime, folder, agent.tasks)
+        house = keep_house(runtime, place.reached, agent.tasks)
         short = keep_short(runtime.folder, lambda: list(state.held))
-        await _live(agent, runtime, connection.run(), watch, agent.watch_gpus(), house, short)
+        full = disk.watch([folder, tasks or folder], lambda: make_room(runtime), lambda f: agent.post(DiskChanged(f)))
+        await _live(agent, runtime, connection.run(), watch, agent.watch_gpus(), house, short, full)
+
+
+def _accounts(settings: WorkerSettings, options: WorkerOptions) -> tuple[Accounts | None, Path | None]:
+    """As whom tasks run here, and where they find their things, where that is not as the worker itself."""
+    if not settings.accounts:
+        return None, None
+    tasks = prepare(settings, options.state_dir, options.name, sys.executable)
+    return Accounts(settings.accounts, tasks), tasks
+
+
+def _known_by(trust: Trust) -> dict[str, str]:
+    """For tasks that talk to the hub: what this worker was told, which is no secret."""
+    if not trust.given or trust.given.startswith(PIN):
+        return {"OSTLER_CA": trust.given} if trust.given else {}
+    return {"OSTLER_CA": str(Path(trust.given).expanduser().absolute())}
 
 
 async def _live(agent: Agent, runtime: ProcessRuntime, *beside: Coroutine[Any, Any, None]) -> None:

@@ -1,9 +1,12 @@
 """An assignment as the worker understands it, and the part of it that must outlive the worker's own process."""
 
+import base64
+import binascii
 import re
 
 import msgspec
 
+from ostler.domain import secrets
 from ostler.domain.job import CALL, STOP_ALONE_GRACE_S, TIER_GRACE_S
 from ostler.runtime.attempts import is_attempt_name
 from ostler.wire.messages import JobAssign, Peer
@@ -50,6 +53,12 @@ class TaskSpec(msgspec.Struct, kw_only=True):
     user_id: str = ""
     job_tier: str = "data_processing"
     on_lost_contact: str = "continue"
+    secrets: list[str] = []
+    min_memory_gb: float | str = 0.0
+
+    def memory_limit_mib(self, times: float) -> int:
+        """What was learnt of its like is no limit, only what was asked for."""
+        return 0 if isinstance(self.min_memory_gb, str) else int(self.min_memory_gb * 1024 * times)
 
     def lease_s(self) -> float:
         """How long it may run without contact to the hub; 0: as long as it likes."""
@@ -115,6 +124,8 @@ class Order(msgspec.Struct, kw_only=True):
     checkpoint_by: str = ""
     after: tuple[str, ...] = ()
     """Attempts whose end it waits for."""
+    secrets: dict[str, bytes] = {}
+    """What is in those that the spec names."""
 
     @property
     def wanted_port(self) -> int:
@@ -174,7 +185,19 @@ def understand(message: JobAssign) -> Order:
         checkpoint=message.checkpoint,
         checkpoint_by=message.checkpoint_by,
         after=tuple(message.after),
+        secrets=_opened(message.secrets) if message.secrets else {},
     )
+
+
+def _opened(given: dict[str, str]) -> dict[str, bytes]:
+    """They become file names, so the names are looked at."""
+    try:
+        found = {name: base64.b64decode(value, validate=True) for name, value in given.items()}
+    except binascii.Error:
+        raise NotUnderstood("a secret of the assignment is not base64") from None
+    if any(secrets.NAME.fullmatch(name) is None for name in found):
+        raise NotUnderstood("a secret of the assignment has a name that is none")
+    return found
 
 
 def _gang(message: JobAssign) -> Gang | None:

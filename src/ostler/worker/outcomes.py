@@ -8,13 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ostler.pull import Unpackable
-from ostler.runtime.attempts import OUT
+from ostler.runtime.attempts import OUT, open_plain
+from ostler.runtime.identity import as_owner
 from ostler.worker.api import Declined, HubApi, Unreachable
 from ostler.worker.carrying import Carrier
+from ostler.worker.disk import is_full
 from ostler.worker.events import OUTPUTS, VALUE, CollectOutcome, OutcomeCollected
 from ostler.worker.lacking import KernelKills, lacked
 from ostler.worker.logs import Logs
 from ostler.worker.outputs import is_empty, pack_outputs
+from ostler.worker.redaction import Redactor
 from ostler.worker.stoppable import in_thread
 from ostler.worker.told import is_short, read_told
 from ostler.worker.uploads import Traffic, Upload, bring
@@ -22,6 +25,7 @@ from ostler.worker.uploads import Traffic, Upload, bring
 RESULT = "result.pkl"
 ERROR_FILE = "error.txt"
 """What a prolog or an epilog had to say."""
+SAID_BYTES = 1000
 PACKED = "outputs.tar"
 PACKED_AT_ONCE = 2
 """There are few threads, and those that read for the uploads must not wait for long."""
@@ -38,6 +42,8 @@ class Outcomes:
         self._folder = folder
         self._carrier = carrier
         self._traffic = traffic
+        self.redactor: Callable[[str], Redactor | None] = lambda _: None
+        """Who covers the secrets in what an attempt has said."""
         self._packing = asyncio.Semaphore(PACKED_AT_ONCE)
         self._kills = KernelKills()
         self._uploads: dict[str, Upload] = {}
@@ -46,17 +52,23 @@ class Outcomes:
     def at_once(self, wanted: CollectOutcome) -> OutcomeCollected | None:
         """The outcome, where no request is needed for it: nearly every short task."""
         attempt = wanted.attempt
-        if wanted.outputs or not self._logs.is_empty(attempt) or not is_empty(f"{self._folder(attempt)}/{OUT}"):
+        if wanted.outputs or not self._has_nothing(wanted):
             return None
         if not wanted.succeeded and not self._carrier.has_nothing(attempt):
             return None
         found = OutcomeCollected(attempt=attempt)
         self._see_what_it_lacked(found, wanted, b"")
-        size = self._size(attempt) if wanted.call else 0
+        size = self._size(attempt) if wanted.call and not wanted.left_nothing else 0
         if size > MAX_INLINE_BYTES:
             return None
         self._take_inline(found, size)
         return found
+
+    def _has_nothing(self, wanted: CollectOutcome) -> bool:
+        """No log that anybody reads or would, and no outputs."""
+        if wanted.left_nothing:
+            return not self._logs.is_asked_for(wanted.attempt)
+        return self._logs.is_empty(wanted.attempt) and is_empty(f"{self._folder(wanted.attempt)}/{OUT}")
 
     async def collect(self, wanted: CollectOutcome) -> OutcomeCollected:
         """The log first, so that whoever hears of the end finds it there; then all the rest."""
@@ -64,12 +76,16 @@ class Outcomes:
         folder = self._folder(wanted.attempt)
         logged = await self._logs.finish(wanted.task_id, wanted.attempt)
         # To begin a thread costs as much as all the rest of a task that printed a line.
-        told = read_told(folder) if is_short(folder) else await asyncio.to_thread(read_told, folder)
+        redactor = self.redactor(wanted.attempt) or Redactor(())
+        cover = redactor.covered
+        told = read_told(folder, cover) if is_short(folder) else await asyncio.to_thread(read_told, folder, cover)
+        told.last_line = redactor.text(told.last_line)  # again: without its colours it may show what they hid
+        said = _said(folder, redactor)
         found = OutcomeCollected(
             attempt=wanted.attempt,
             metrics=told.metrics,
             last_line=told.last_line,
-            said=_said(folder),
+            said=said,
             unreachable=not logged,
         )
         self._see_what_it_lacked(found, wanted, told.log)
@@ -87,6 +103,7 @@ class Outcomes:
 
     def _see_what_it_lacked(self, found: OutcomeCollected, wanted: CollectOutcome, log: bytes) -> None:
         if not wanted.succeeded:
+            found.disk_full = is_full(self._folder(wanted.attempt).parent)
             found.lacked, found.lacked_line = lacked(log, wanted.killed and self.look_for_kills())
 
     def forget(self, attempt: str) -> None:
@@ -115,8 +132,10 @@ class Outcomes:
     def _take_inline(self, found: OutcomeCollected, size: int) -> None:
         if not size:
             return
+        folder = self._folder(found.attempt)
         try:
-            data = (self._folder(found.attempt) / RESULT).read_bytes()
+            with as_owner(folder), open_plain(folder / RESULT) as file:
+                data = file.read(size)
         except OSError as error:
             found.error = f"the function's value cannot be read: {error}"
         else:
@@ -168,13 +187,14 @@ class Outcomes:
             found.unreachable = True
 
 
-def _said(folder: Path) -> str:
+def _said(folder: Path, redactor: Redactor) -> str:
     try:
-        return (folder / ERROR_FILE).read_text(errors="replace")[:1000]
+        with as_owner(folder), open_plain(folder / ERROR_FILE) as file:
+            return redactor.covered(file.read(SAID_BYTES + redactor.longest))[:SAID_BYTES].decode(errors="replace")
     except OSError:
         return ""
 
 
 def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with as_owner(path.parent), open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ostler.pull import Unpackable, look, pack_entries
 from ostler.runtime.attempts import OUT, WORK
+from ostler.runtime.identity import as_owner
 from ostler.worker.stoppable import write_to
 
 Entries = dict[str, Path | None]
@@ -27,6 +28,11 @@ def is_empty(folder: str) -> bool:
 
 def pack_outputs(attempt: Path, outputs: Sequence[str], target: Path, stop: threading.Event) -> str:
     """The sha256 of the archive; "" and no archive if there is nothing. Unpackable says what cannot be packed."""
+    with as_owner(attempt):
+        return _pack(attempt, outputs, target, stop)
+
+
+def _pack(attempt: Path, outputs: Sequence[str], target: Path, stop: threading.Event) -> str:
     entries: Entries = {}
     for output in outputs:
         entries |= _named(attempt / WORK, output)

@@ -179,7 +179,8 @@ def _open(folder: Path) -> Index:
         else:
             path.unlink(missing_ok=True)
     index = Index(boot=boot, sizes=sizes)
-    _write(folder, index)
+    with contextlib.suppress(OSError):  # a full disk must not keep the worker from making room on it
+        _write(folder, index)
     return index
 
 

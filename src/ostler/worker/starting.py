@@ -12,6 +12,8 @@ from ostler.archive.unpack import BadArchive
 from ostler.domain.worker import Capabilities
 from ostler.runtime.attempts import WORK
 from ostler.runtime.base import Runtime
+from ostler.runtime.identity import Identity, give
+from ostler.runtime.prune import remove
 from ostler.worker.api import Declined, Missing
 from ostler.worker.blobs import Blobs
 from ostler.worker.carrying import Carrier
@@ -20,6 +22,7 @@ from ostler.worker.events import Launched, LaunchFailed
 from ostler.worker.gpus import Gpus
 from ostler.worker.launching import Place, make_launch
 from ostler.worker.orders import Facts, Order
+from ostler.worker.secrets import Secrets
 from ostler.worker.services import Services
 from ostler.worker.snapshots import Snapshots
 
@@ -42,6 +45,7 @@ class Starts:
         carrier: Carrier,
         services: Services,
         gpus: Gpus,
+        secrets: Secrets,
         capabilities: Callable[[], Capabilities],
         tell: Callable[[Launched | LaunchFailed], None],
     ) -> None:
@@ -53,6 +57,7 @@ class Starts:
         self._carrier = carrier
         self._services = services
         self._gpus = gpus
+        self._secrets = secrets
         self._capabilities = capabilities
         self._tell = tell
         self._preparing: dict[str, asyncio.Task[tuple[str, ...]]] = {}
@@ -79,6 +84,7 @@ class Starts:
 
     def took_back(self, attempt: str, facts: Facts) -> None:
         """An earlier process of this worker has started it."""
+        self._secrets.took_back(attempt)
         if facts.snapshot:
             self._copies.add(attempt)
 
@@ -86,7 +92,7 @@ class Starts:
         """It is over and its result is with the hub: its copy of a snapshot may be large, and goes at once."""
         if attempt in self._copies:
             self._copies.discard(attempt)
-            await asyncio.to_thread(shutil.rmtree, self._runtime.folder(attempt) / WORK, ignore_errors=True)
+            await asyncio.to_thread(remove, self._runtime.folder(attempt) / WORK)
 
     def is_to_clear(self, attempt: str) -> bool:
         return attempt in self._copies
@@ -141,18 +147,20 @@ class Starts:
             except Declined as refusal:
                 raise CannotStart(f"the function could not be fetched: {refusal}") from None
         if order.facts.snapshot:
-            await self._copy_snapshot(order.attempt, order.facts.snapshot)
+            await self._copy_snapshot(order.attempt, order.facts.snapshot, self._place.identity(order.spec.user_id))
         if self._carrier.is_elsewhere(order):
             await self._carrier.fetch(order)
         if not self._is_measured(order):
             return order.facts
         return msgspec.structs.replace(order.facts, baseline_mib=await self._gpus.baseline(order.facts.devices))
 
-    async def _copy_snapshot(self, attempt: str, sha256: str) -> None:
+    async def _copy_snapshot(self, attempt: str, sha256: str, user: Identity | None) -> None:
         folder = self._runtime.folder(attempt)
         folder.mkdir(mode=0o700, exist_ok=True)
         try:
             await self._snapshots.copy(sha256, folder / WORK)
+            if user is not None:
+                await asyncio.to_thread(give, str(folder / WORK), user)
         except BaseException as error:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             if isinstance(error, Missing):
@@ -164,6 +172,11 @@ class Starts:
 
     async def _launch(self, order: Order, facts: Facts) -> None:
         blob = order.payload.blob if order.payload is not None else ""
+        user = self._place.identity(order.spec.user_id)
+        try:
+            given = self._secrets.give(order, user)
+        except LookupError as error:
+            raise CannotStart(str(error)) from None
         await self._runtime.launch(
             make_launch(
                 order,
@@ -171,9 +184,10 @@ class Starts:
                 facts,
                 capabilities=self._capabilities(),
                 folder=self._runtime.folder(order.attempt),
-                checkpoint=self._checkpoints.open(order.task_id),
+                checkpoint=self._checkpoints.open(order.task_id, user, is_short=bool(order.after)),
                 blob=self._blobs.path(blob) if blob else None,
                 python=sys.executable,
+                secrets=None if given is None else given.environment(),
             )
         )
         self._carrier.begun(order.attempt, order.task_id, order.checkpoint)

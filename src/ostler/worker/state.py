@@ -12,7 +12,7 @@ from ostler.worker.devices import Outside, Quarantine
 from ostler.worker.health import Pulse
 from ostler.worker.orders import Facts
 
-AHEAD_LEAST, AHEAD_OF_EACH, AHEAD_MOST = 128, 8, 256
+AHEAD_LEAST, AHEAD_OF_EACH, AHEAD_MOST = 512, 8, 1024
 
 
 class Hold(msgspec.Struct, kw_only=True):
@@ -41,6 +41,7 @@ class Ending(msgspec.Struct, kw_only=True):
     result: JobResult
     call: bool = False
     outputs: tuple[str, ...] = ()
+    left_nothing: bool = False
     checkpoint: str = ""
     """The one that was brought to the hub while it ran."""
     collecting: bool = False
@@ -64,7 +65,10 @@ class State(msgspec.Struct, kw_only=True):
     service_slots: int
     connected: bool = False
     draining: bool = False
+    disk_full: bool = False
     held: dict[str, Hold] = {}
+    tasks: dict[str, int] = {}
+    """How many attempts of each task are held."""
     behind: dict[str, list[str]] = {}
     """The attempts that wait for the end of each."""
     instead: dict[str, set[str]] = {}
@@ -74,6 +78,18 @@ class State(msgspec.Struct, kw_only=True):
     snapshots: list[str] = []
     outside: dict[int, Outside] = {}
     quarantine: dict[int, Quarantine] = {}
+
+    def hold(self, hold: Hold) -> None:
+        self.held[hold.attempt] = hold
+        self.tasks[hold.task_id] = self.tasks.get(hold.task_id, 0) + 1
+
+    def let_go(self, attempt: str) -> Hold | None:
+        hold = self.held.pop(attempt, None)
+        if hold is not None:
+            left = self.tasks.pop(hold.task_id) - 1
+            if left:
+                self.tasks[hold.task_id] = left
+        return hold
 
     @property
     def is_quiet(self) -> bool:
@@ -101,11 +117,13 @@ class State(msgspec.Struct, kw_only=True):
     def slots(self) -> Slots:
         services = sum(hold.facts.pool == "service" for hold in self.held.values())
         waiting = sum(bool(hold.after) for hold in self.held.values())
+        batches = len(self.held) - services - waiting
+        # On a full disk none is free; they are still there, so nobody takes this for a machine that never had any.
         return Slots(
             batch_total=self.batch_slots,
-            batch_in_use=len(self.held) - services - waiting,
+            batch_in_use=max(batches, self.batch_slots) if self.disk_full else batches,
             service_total=self.service_slots,
-            service_in_use=services,
+            service_in_use=max(services, self.service_slots) if self.disk_full else services,
         )
 
     def account(self) -> list[ActiveTask]:

@@ -4,14 +4,14 @@ import contextlib
 import json
 import os
 import re
-import stat
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
-from ostler.runtime.attempts import LOG, OUT
+from ostler.runtime.attempts import LOG, OUT, open_plain
+from ostler.runtime.identity import as_owner
 
 METRICS = "metrics.jsonl"
 METRICS_BYTES = 16 * 1024 * 1024
@@ -36,10 +36,13 @@ def is_short(folder: Path) -> bool:
     return _size(f"{folder}/{LOG}") + _size(f"{folder}/{OUT}/{METRICS}") <= SHORT_BYTES
 
 
-def read_told(folder: Path) -> Told:
-    """Of the attempt in this folder. What the task wrote into its file of metrics comes before what it printed."""
-    log = _tail(folder / LOG, LOG_BYTES)
-    metrics = _last_values(_tail(folder / OUT / METRICS, METRICS_BYTES).split(b"\n"))
+def read_told(folder: Path, covered: Callable[[bytes], bytes] = bytes) -> Told:
+    """Of the attempt in this folder. What the task wrote into its file of metrics comes before what it printed, of
+    which nobody sees more than is left when it was `covered`: half of a secret, cut off, would not be known for one."""
+    with as_owner(folder):
+        log = covered(_tail(folder / LOG, LOG_BYTES))
+        written = _tail(folder / OUT / METRICS, METRICS_BYTES)
+    metrics = _last_values(written.split(b"\n"))
     printed = _last_values(line for line in log.split(b"\n") if line.startswith(b"{"))
     for name, value in printed.items():
         if len(metrics) < MAX_NAMES:
@@ -70,11 +73,9 @@ def _numbers(line: bytes) -> dict[str, float]:
 
 def _tail(path: Path, size: int) -> bytes:
     """The end of a file. What the task made by that name may be anything: a pipe is not waited for."""
-    with contextlib.suppress(OSError), open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        status = os.fstat(file.fileno())
-        if stat.S_ISREG(status.st_mode):
-            file.seek(max(0, status.st_size - size))
-            return file.read(size)
+    with contextlib.suppress(OSError), open_plain(path) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+        return file.read(size)
     return b""
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ostler.runtime.attempts import LOG
+from ostler.runtime.identity import as_owner
 
 MIB = 1024 * 1024
 KEEP_HEAD = 8 * MIB
@@ -54,7 +55,8 @@ def trim(path: Path) -> int:
     if before.st_blocks * 512 <= KEEP_HEAD + KEEP_TAIL + SLACK:
         return 0
     end = (before.st_size - KEEP_TAIL) // _BLOCK * _BLOCK
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    with as_owner(path.parent):
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         _punch(descriptor, KEEP_HEAD, end - KEEP_HEAD)
         return (before.st_blocks - os.fstat(descriptor).st_blocks) * 512

@@ -1,11 +1,11 @@
 """A connection to the gateway's own port, joined to one of this machine's: bytes both ways, as they come."""
 
 import asyncio
-import functools
 import socket
-import ssl
 from typing import cast
 from urllib.parse import urlsplit
+
+from ostler.tls import Trust
 
 PROTOCOL = "ostler-tunnel"
 OPENS_S = 8.0
@@ -85,9 +85,9 @@ def beside(hub: str, port: int) -> str:
     return f"{url.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-async def open_tunnel(gateway: str, key: str, headers: dict[str, str]) -> Side:
+async def open_tunnel(gateway: str, key: str, headers: dict[str, str], trust: Trust) -> Side:
     url = urlsplit(gateway)
-    tls = _tls() if url.scheme == "https" else None
+    tls = trust.context if url.scheme == "https" else None
     port = url.port or (443 if tls else 80)
     where = f"the gateway at {url.netloc}"
     side = Side()
@@ -140,8 +140,3 @@ async def join(one: Side, two: Side) -> None:
     finally:
         one.end()
         two.end()
-
-
-@functools.cache
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()

@@ -64,6 +64,17 @@ async def test_a_token_that_expires_opens_nothing_more(yard: Rig, monkeypatch: p
     await yard.until(refused, "the expired token opens nothing")
 
 
+async def test_a_token_for_the_gateway_calls_models_and_nothing_else(yard: Rig) -> None:
+    caller = (await made(yard, role="gateway", user="notebook"))["token"]
+    await yard.until(lambda: is_taken(yard, caller), "the new token opens")
+    asked = {"model": "a", "messages": []}
+    assert (await yard.ask("POST", CHAT, asked, token=caller)).status == 200
+    for method, path in (("GET", "/unload"), ("POST", "/api/models/a/unload"), ("POST", "/api/models/a/load")):
+        assert (await yard.ask(method, path, token=caller)).status == 403, path
+    assert (await yard.ask("GET", "/logs/stream/a", token=caller)).status == 403
+    assert (await yard.ask("GET", "/running", token=caller)).json["running"][0]["model"] == "a"
+
+
 async def test_a_workers_token_calls_nothing(yard: Rig) -> None:
     worker = await made(yard, role="worker", user="box")
 

@@ -64,6 +64,8 @@ async def test_the_death_of_one_process_takes_only_its_own_requests(yard: Rig) -
 async def test_unloading_a_model_ends_all_of_its_processes(yard: Rig) -> None:
     calls, _ = await _two(yard)
     assert (await yard.ask("POST", "/api/models/twin/unload")).json == {"unloaded": ["twin"]}
+    told = (await yard.ask_hub("GET", "/v1/audit?object=model/twin")).json["rows"]
+    assert ("model.unload", "gateway", "done") in [(row["action"], row["source"], row["outcome"]) for row in told]
     assert {answer.status for answer in await yard.answered(*calls)} <= {502, 503}
     assert (await yard.ask("GET", "/running")).json["running"] == []
 

@@ -5,7 +5,9 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import os
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from tests.tls.papers import context_for, identity
 
 from ostler.gateway.control import (
     Close,
@@ -34,6 +37,8 @@ from ostler.gateway.relay.process import RelayProcess
 
 SECRET = "s3cret-of-the-test"
 WAIT_S = 20.0
+WITH_TLS = bool(os.environ.get("OSTLER_TEST_TLS"))
+"""`OSTLER_TEST_TLS=1 pytest tests/gateway/relay`: the whole of it over TLS."""
 CHAT = "/v1/chat/completions"
 M = TypeVar("M", bound=ToHub)
 
@@ -248,7 +253,7 @@ class Client:
     ) -> None:
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         method = method or ("POST" if data else "GET")
-        head = f"{method} {path} HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {secret}\r\n{more}"
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n{more}"
         length = f"Content-Length: {len(data)}\r\n" if data else ""
         self.send(f"{head}{length}\r\n".encode() + data)
 
@@ -311,13 +316,15 @@ class Rig:
     @classmethod
     @asynccontextmanager
     async def standing(
-        cls, folder: Path, limits: Limits | None = None, configuration: Setup = PLAIN
+        cls, folder: Path, limits: Limits | None = None, configuration: Setup = PLAIN, tls: bool = WITH_TLS
     ) -> AsyncIterator["Rig"]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         hub = ScriptedHub(ours)
         await hub.start()
         rig = cls(RelayProcess(theirs, limits or Limits(), folder), hub, folder)
-        rig.running = asyncio.create_task(rig.process.run("127.0.0.1", 0))
+        shown = identity(folder / "papers") if tls else None
+        rig.context = context_for(folder / "papers") if tls else None
+        rig.running = asyncio.create_task(rig.process.run("127.0.0.1", 0, shown))
         hello = await hub.hears(Hello)
         rig.port = hello.port
         hub.say(configuration)
@@ -328,6 +335,8 @@ class Rig:
             await rig._close()
 
     port: int
+    context: ssl.SSLContext | None
+    """By which callers know the relay, where it speaks TLS."""
 
     async def _close(self) -> None:
         assert self.running is not None
@@ -363,7 +372,7 @@ class Rig:
         await self.hub.hears(Drained, instance="nobody")
 
     async def client(self, **more: Any) -> Client:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=2**22, **more)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=2**22, ssl=self.context, **more)
         client = Client(reader, writer)
         self._clients.append(client)
         return client

@@ -252,7 +252,7 @@ async def test_what_is_said_in_a_tunnel_before_anything_was_asked_ends_it(far: R
     client.ask(chat())
     needed = await far.hub.hears(NeedTunnel)
     worker = await far.client()
-    head = f"GET /tunnel/{needed.key} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {WORKER}\r\n{ASKS}\r\n"
+    head = f"GET /tunnel/{needed.key} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {WORKER}\r\n{ASKS}\r\n"
     worker.send(head.encode() + b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
     assert (await worker.head()).status == 101
     assert await worker.rest() == b""

@@ -18,7 +18,7 @@ from ostler.gateway.control import Done
 from ostler.gateway.relay.heads import MAX_HEAD_BYTES, Heads
 from ostler.gateway.relay.limits import Limits
 
-HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Api-Key: k\r\n%b: %d\r\nAccept: */*\r\n\r\n"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: k\r\n%b: %d\r\nAccept: */*\r\n\r\n"
 
 
 class Parsed:
@@ -118,7 +118,7 @@ def test_no_more_heads_are_kept_than_may_be() -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        b"POST / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"POST / HTTP/1.1\r\nX-Content-Length: 5\r\n\r\n",
         b"POST / HTTP/1.1\r\nX: \r\n Content-Length: 5\r\n\r\n",
         b"POST / HTTP/1.1\r\nContent-Length: 4\r\n\r\n",
@@ -184,7 +184,9 @@ def requests(chance: random.Random) -> list[tuple[bytes, bool]]:
         model = chance.choice(("small", "small", "gpt-4", "renamed", "missing"))
         padding = "x" * chance.choice((0, 9, 500, 9000))
         body = json.dumps(chat(model, answer=kind, number=number, padding=padding)).encode()
-        head = f"POST {path} HTTP/1.1\r\nHost: gateway\r\nX-Api-Key: {SECRET}\r\n{more}Content-Length: {len(body)}\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {SECRET}\r\n{more}Content-Length: {len(body)}\r\n"
+        )
         made.append((head.encode() + b"\r\n" + body, chance.random() < 0.2))
     return made
 
@@ -258,7 +260,8 @@ async def test_a_caller_whose_key_was_taken_away_is_refused_with_the_same_head(r
     client = await known(rig)
     rig.hub.say(msgspec.structs.replace(PLAIN, keys=[key("another")]))
     await rig.settled()
-    assert await again(client) == (401, "invalid_api_key")
+    assert await client.rest() == b"", "its connection ends with its key"
+    assert await again(await rig.client()) == (401, "invalid_api_key")
 
 
 async def test_a_key_that_became_a_workers_calls_no_models_with_the_same_head(rig: Rig) -> None:
@@ -296,7 +299,7 @@ async def test_a_piece_of_a_body_that_looks_like_a_known_request_is_none(rig: Ri
     client = await rig.client()
     assert [await again(client) for _ in range(3)] == [(200, "")] * 3
     body = json.dumps(chat()).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer {SECRET}\r\nContent-Length: "
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {SECRET}\r\nContent-Length: "
     hidden = head.encode() + b"%d\r\n\r\n" % len(body) + body
     client.send(head.encode() + b"%d\r\n\r\n{" % (1 + len(hidden)))
     await until(lambda: any(one._incoming is not None for one in rig.relay.callers))

@@ -19,8 +19,9 @@ async def hangs(line: Line, heard: Heard) -> None:
 async def test_a_caller_who_leaves_in_the_head_or_the_body_was_never_there(rig: Rig) -> None:
     for text in (
         "POST /v1/cha",
-        "POST /v1/x HTTP/1.1\r\nHost: x\r\n",
-        f"POST /v1/x HTTP/1.1\r\nHost: x\r\nX-Api-Key: {SECRET}\r\nContent-Length: 3000000\r\n\r\n" + "x" * 2_000_000,
+        "POST /v1/x HTTP/1.1\r\nHost: localhost\r\n",
+        f"POST /v1/x HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {SECRET}\r\nContent-Length: 3000000\r\n\r\n"
+        + "x" * 2_000_000,
     ):
         client = await rig.client()
         client.send(text.encode())
@@ -189,9 +190,7 @@ async def slow_client(rig: Rig) -> socket.socket:
     loop = asyncio.get_running_loop()
     await loop.sock_connect(sock, ("127.0.0.1", rig.port))
     body = b'{"model":"small","stream":true}'
-    head = (
-        f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nX-Api-Key: {SECRET}\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {SECRET}\r\nContent-Length: {len(body)}\r\n\r\n"
     await loop.sock_sendall(sock, head.encode() + body)
     return sock
 

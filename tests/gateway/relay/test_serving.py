@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from tests.gateway.relay.rig import CHAT, PLAIN, SECRET, Heard, Line, Rig, chat, key, until
 
@@ -509,11 +510,12 @@ async def test_a_new_configuration_counts_at_once_and_what_is_under_way_goes_on(
         await release.wait()
         line.answer(b"old")
 
+    rig.hub.say(msgspec.structs.replace(PLAIN, keys=[key(), key("stays")]))
     await rig.serving(script)
     client = await rig.client()
-    client.ask(chat())
+    client.ask(chat(), secret="stays")
     await rig.hub.hears(Used, in_flight=1)
-    rig.hub.say(Setup({"other": PLAIN.models["small"]}, [key("another")], 1000, "2"))
+    rig.hub.say(Setup({"other": PLAIN.models["small"]}, [key("stays"), key("another")], 1000, "2"))
     await rig.settled()
     assert (await rig.call(chat())).status == 401
     assert (await rig.call(chat(), secret="another")).status == 404

@@ -85,7 +85,7 @@ async def test_answers_that_wait_come_before_the_end_of_their_connection(rig: Ri
     for number, model in enumerate(["small", "missing", "small", "missing", "small"]):
         body = json.dumps(chat(model, number=number)).encode()
         close = "Connection: close\r\n" if number == 4 else ""
-        head = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nX-Api-Key: {SECRET}\r\n{close}Content-Length: {len(body)}\r\n\r\n"
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nX-Api-Key: {SECRET}\r\n{close}Content-Length: {len(body)}\r\n\r\n"
         sent += head.encode() + body
     client.send(sent)
     replies = [await client.reply() for _ in range(5)]

@@ -153,6 +153,7 @@ def status_screen(
         heading(f"Ostler {hub.get('version', '')} at {url}") + quiet(f"  up {since(hub.get('started_at'), now)}"),
         _totals_line(totals),
         *_hubs_line(hub, totals.get("hubs") or []),
+        *_low_disks(totals.get("disk") or []),
         Text(),
         _fleet_table(workers, names),
         Text(),
@@ -194,6 +195,17 @@ def _removed_line(retention: Document) -> list[Text]:
     freed = gone.get("log_bytes", 0) + gone.get("artifact_bytes", 0)
     size = [gib(freed / 1024**3)] if freed else []
     return [quiet(f"removed as old since the hub started: {', '.join(told + size)}")] if told else []
+
+
+def _low_disks(disks: list[Document]) -> list[Text]:
+    return [
+        heading(
+            f"the disk of {disk['folder']} is nearly full ({gib(disk['free_bytes'] / 1024**3)} free): "
+            "the hub takes no new jobs"
+        )
+        for disk in disks
+        if disk["low"]
+    ]
 
 
 def _hubs_line(hub: Document, hubs: list[Document]) -> list[Text]:

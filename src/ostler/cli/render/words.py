@@ -95,7 +95,13 @@ def moment(value: Any, now: float | None = None) -> str:
     at = epoch(value)
     if at is None:
         return ""
-    return f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S} ({since(at, now)} ago)"
+    return f"{stamp(at)} ({since(at, now)} ago)"
+
+
+def stamp(value: Any) -> str:
+    """A point in time by this machine's clock."""
+    at = epoch(value)
+    return "" if at is None else f"{datetime.fromtimestamp(at):%Y-%m-%d %H:%M:%S}"
 
 
 def took(started: Any, finished: Any, now: float | None = None) -> str:

@@ -351,8 +351,7 @@ class Queue:
         """Every waiting job as `pick` would take them if all fitted and nobody were charged in between."""
         for key in self._order:
             for user in self._by_use(self._bands[key], -1):
-                jobs = [job for lane in user.lanes.values() for job in lane.jobs()]
-                yield from sorted(jobs, key=_arrival)
+                yield from merge(*[lane.jobs() for lane in user.lanes.values()], key=_arrival)
 
     def _rank(self, user: str) -> Rung:
         return (self._usage.of(user), user)

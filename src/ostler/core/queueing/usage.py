@@ -5,6 +5,8 @@ the order of two users changes only when one of them is charged. An hour on a la
 small one.
 """
 
+from collections.abc import Iterable
+
 from ostler.core.room import Holding, gpu_thousandths
 from ostler.domain.resources import Offer
 from ostler.domain.scheduling import Scheduling
@@ -32,6 +34,9 @@ class Usage:
             self.rebased += 1
             halvings = 0.0
         self._units[user] = self._units.get(user, 0.0) + gpu_seconds * 2.0**halvings
+
+    def users(self) -> Iterable[str]:
+        return self._units
 
     def of(self, user: str) -> float:
         return self._units.get(user, 0.0)

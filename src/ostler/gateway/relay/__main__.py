@@ -1,4 +1,4 @@
-"""python -m ostler.gateway.relay --listen HOST:PORT --control FD [--spool FOLDER]"""
+"""python -m ostler.gateway.relay --listen HOST:PORT --control FD [--spool FOLDER] [--tls-cert FILE --tls-key FILE]"""
 
 import argparse
 import asyncio
@@ -10,7 +10,9 @@ from pathlib import Path
 
 import uvloop
 
+from ostler.domain.errors import BadInput
 from ostler.gateway.relay.process import run
+from ostler.tls import Identity
 
 
 def main() -> int:
@@ -20,6 +22,8 @@ def main() -> int:
         "--control", required=True, type=int, metavar="FD", help="the socket whose other end the hub has"
     )
     parser.add_argument("--spool", type=Path, default=None, help="where large bodies are kept while they wait")
+    parser.add_argument("--tls-cert", type=Path, default=None, help="what it shows of itself")
+    parser.add_argument("--tls-key", type=Path, default=None, help="the key to that")
     options = parser.parse_args()
     host, _, port = options.listen.rpartition(":")
     _allow_many_files()
@@ -31,8 +35,12 @@ def main() -> int:
             return 1
     control = socket.socket(fileno=options.control)
     try:
+        identity = Identity(options.tls_cert, options.tls_key) if options.tls_cert is not None else None
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(run(host.strip("[]"), int(port), control, options.spool))
+            runner.run(run(host.strip("[]"), int(port), control, options.spool, identity))
+    except BadInput as error:
+        print(f"relay: {error}", file=sys.stderr)
+        return 1
     except OSError as error:
         print(f"relay: {options.listen} cannot be listened on: {error.strerror or error}", file=sys.stderr)
         return 1

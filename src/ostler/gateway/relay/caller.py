@@ -16,6 +16,7 @@ from ostler.gateway.relay.form import BadForm
 from ostler.gateway.relay.request import OURS, Head, Request, bad_request, too_large
 
 if TYPE_CHECKING:
+    from ostler.gateway.relay.catalog import Key
     from ostler.gateway.relay.relay import Relay
 
 STOPPING = Refusal(503, "shutting_down", "the gateway is being stopped; try again in a moment", None, 5)
@@ -28,10 +29,13 @@ class Answering(Protocol):
 
     def hung_up(self) -> None: ...
     def room(self, there_is: bool) -> None: ...
+    def cut(self, refusal: Refusal) -> None: ...
 
 
 class Caller(asyncio.Protocol):
     transport: asyncio.Transport
+    local = ""
+    """The address at which it came in."""
 
     def __init__(self, relay: "Relay") -> None:
         self.full = False
@@ -45,6 +49,8 @@ class Caller(asyncio.Protocol):
         """Requests that are complete, or refused before they were."""
         self._current: Request | None = None
         self.answering: Answering | None = None
+        self.key: Key | None = None
+        """With which its last request came."""
         self._ahead = b""
         self._held = False
         self._advancing = False
@@ -61,6 +67,8 @@ class Caller(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("sockname")
+        self.local = str(name[0]) if isinstance(name, tuple) else ""
         self._relay.callers.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -116,7 +124,7 @@ class Caller(asyncio.Protocol):
         head, body = found
         request = Request(self._relay.spool, head)
         request.length = len(body)
-        if self._relay.look_at_head(request) is not None:
+        if self._relay.look_at_head(request, self.local) is not None:
             return None
         request.complete = True
         try:
@@ -223,7 +231,7 @@ class Caller(asyncio.Protocol):
             upgrades=parser.should_upgrade(),
         )
         self._since = self._relay.loop.time()
-        request.refusal = self._relay.look_at_head(request)
+        request.refusal = self._relay.look_at_head(request, self.local)
         if request.refusal is None and self._head_bytes > self._limits.head_bytes:
             self._check_head_size(request)
         if request.refusal is None and request.has_body:
@@ -292,6 +300,7 @@ class Caller(asyncio.Protocol):
 
     def _begin(self, request: Request) -> None:
         self._current = request
+        self.key = request.key
         if request.refusal is None:
             self._relay.begin(self, request)
         else:
@@ -338,7 +347,20 @@ class Caller(asyncio.Protocol):
         if self._held:
             self._held = False
             self.transport.resume_reading()
-        self.transport.write_eof()
+        if self.transport.can_write_eof():  # TLS has no such end: the answer has said that the connection has
+            self.transport.write_eof()
+
+    def expel(self, refusal: Refusal) -> None:
+        """Its key is good no more: what is being answered ends here, and the connection with it."""
+        self._deaf = True
+        self._line.clear()
+        if self._current is not None:
+            self._current.persistent = False
+        if self.answering is not None:
+            self.answering.cut(refusal)
+        self._writes.flush()
+        self.transport.close()
+        self._relay.loop.call_later(self._limits.linger_s, self.transport.abort)
 
     def hand_over(self, protocol: asyncio.Protocol, rest: bytes) -> None:
         """The connection is another's from now on."""

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ostler.domain.origins import Origins
 from ostler.gateway.control import KeySetup, ModelSetup, Setup
 from ostler.gateway.relay.answers import encode
 
@@ -65,11 +66,14 @@ class Catalog:
         self.names: dict[str, Model] = {}
         """By name and by alias."""
         self._keys: dict[bytes, Key] = {}
+        self._origins = Origins()
         self._page = b""
 
-    def configure(self, setup: Setup) -> None:
-        """Models and keys that stay are the same objects: what is under way counts on."""
+    def configure(self, setup: Setup) -> set[Key]:
+        """Models and keys that stay are the same objects: what is under way counts on. The keys that are there no
+        more."""
         self.max_body_bytes = setup.max_body_bytes
+        self._origins = Origins(setup.names)
         known, self.models = self.models, {}
         for name, of_model in setup.models.items():
             model = self.models[name] = known.get(name) or Model(name, of_model)
@@ -83,6 +87,11 @@ class Catalog:
             key.configure(of_key)
             self._keys[key.digest] = key
         self.changed()
+        return {key for digest, key in keys.items() if digest not in self._keys}
+
+    def workers(self) -> set[str]:
+        """Those that have a key."""
+        return {key.user for key in self._keys.values() if key.is_worker}
 
     def changed(self) -> None:
         """A gate was opened or closed."""
@@ -91,6 +100,12 @@ class Catalog:
     def key_of(self, bearer: bytes, api_key: bytes) -> Key | None:
         """By the digests of what was shown; nothing shown is no digest."""
         return (bearer and self._keys.get(bearer)) or (api_key and self._keys.get(api_key)) or None
+
+    def is_called_rightly(self, host: str, origin: str | None, local: str) -> bool:
+        """By a name of ours, and by no page of somebody else's."""
+        if not self._origins.knows_host(host, local):
+            return False
+        return origin is None or any(self._origins.knows_origin(origin, scheme, host) for scheme in ("https", "http"))
 
     def page(self) -> bytes:
         """`GET /v1/models`."""

@@ -68,11 +68,12 @@ class Connecting:
             return False
         return not worker or not instance.way.worker or worker == instance.way.worker
 
-    def came(self, key: str, transport: asyncio.Transport) -> Upstream:
+    def came(self, key: str, transport: asyncio.Transport, worker: str = "") -> Upstream:
         """The connection that was asked for under this key, which is good for no other."""
         instance, came = self._awaited.pop(key)
         _keep_alive(transport)
         upstream = Upstream(instance)
+        upstream.opened_by = worker
         upstream.connection_made(transport)
         came.set_result(upstream)
         return upstream

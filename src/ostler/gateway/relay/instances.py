@@ -77,6 +77,9 @@ class Instance:
 
     # Connections
 
+    def connections(self) -> "list[Upstream]":
+        return [*self.idle, *(one.upstream for one in self.exchanges if one.upstream is not None)]
+
     def begin(self, exchange: "Exchange", *, fresh: bool = False) -> None:
         """Send it over a connection that stands, or over a new one."""
         if self.idle and not fresh:

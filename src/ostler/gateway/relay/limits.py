@@ -9,6 +9,8 @@ class Limits(msgspec.Struct, frozen=True):
     head_bytes: int = 64 * 1024
     head_s: float = 20.0
     """From the first byte of a head to its last."""
+    handshake_s: float = 20.0
+    """Of TLS."""
     body_s: float = 30.0
     """Before a body has to come at `body_bytes_per_s` on average."""
     body_bytes_per_s: float = 1024.0

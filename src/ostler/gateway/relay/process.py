@@ -13,6 +13,7 @@ from ostler.gateway.relay.caller import Caller
 from ostler.gateway.relay.limits import Limits
 from ostler.gateway.relay.link import Link
 from ostler.gateway.relay.relay import Relay
+from ostler.tls import Identity
 
 BACKLOG = 2048
 WITHOUT_HUB_S = 30.0
@@ -37,9 +38,15 @@ class RelayProcess:
         if self._link is not None:
             self._link.send(*messages)
 
-    async def run(self, host: str, port: int) -> None:
+    async def run(self, host: str, port: int, identity: Identity | None = None) -> None:
         self._server = await self._loop.create_server(
-            lambda: Caller(self.relay), host or None, port, backlog=BACKLOG, start_serving=False
+            lambda: Caller(self.relay),
+            host or None,
+            port,
+            backlog=BACKLOG,
+            start_serving=False,
+            ssl=identity.context if identity else None,
+            ssl_handshake_timeout=self._limits.handshake_s if identity else None,
         )
         self.relay.on_setup = self._begin
         self.relay.on_stop = self.stop
@@ -51,7 +58,7 @@ class RelayProcess:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         name = self._server.sockets[0].getsockname()
         link.send(Hello(ostler.__version__, name[0], name[1]))
-        looking = asyncio.create_task(self._look())
+        looking = asyncio.create_task(self._look(identity))
         try:
             await self._until_stopped()
         finally:
@@ -65,10 +72,12 @@ class RelayProcess:
         if self._beginning is None and self._server is not None:
             self._beginning = asyncio.create_task(self._server.start_serving())
 
-    async def _look(self) -> None:
+    async def _look(self, identity: Identity | None) -> None:
         while True:
             await asyncio.sleep(self._limits.look_every_s)
             self.relay.look()
+            if identity is not None:
+                identity.look()
 
     # The end
 
@@ -105,11 +114,13 @@ class RelayProcess:
                     await self._news.wait()
 
 
-async def run(host: str, port: int, control: socket.socket, folder: Path | None) -> None:
+async def run(
+    host: str, port: int, control: socket.socket, folder: Path | None, identity: Identity | None = None
+) -> None:
     process = RelayProcess(control, folder=folder)
     loop = asyncio.get_running_loop()
     # A Ctrl-C at a terminal reaches everybody; the hub says in what order things end.
     loop.add_signal_handler(signal.SIGINT, lambda: None)
     loop.add_signal_handler(signal.SIGTERM, process.stop, 0.0)
     gc.freeze()
-    await process.run(host, port)
+    await process.run(host, port, identity)

@@ -55,7 +55,14 @@ NO_KEY = Refusal(
     "invalid_api_key",
     "show a token as `Authorization: Bearer …` or `x-api-key: …`; this one is missing or unknown",
 )
+NO_KEY_ANY_MORE = Refusal(401, "invalid_api_key", "this token was revoked, or has expired; show another")
 TUNNELS_ONLY = Refusal(403, "permission_denied", "a worker's token opens tunnels, and nothing else here")
+NOT_OURS = Refusal(
+    403,
+    "permission_denied",
+    "the gateway is not called so, or is called by a page of somebody else's; its operator adds names by `hosts` in "
+    "ostler.toml",
+)
 NO_TUNNELS = Refusal(403, "permission_denied", "tunnels are opened by workers; this token is none of a worker's")
 NOT_A_TUNNEL = Refusal(426, "upgrade_required", "a tunnel is asked for with `Upgrade: ostler-tunnel`")
 NOBODY_WAITS = Refusal(404, "not_found", "nobody waits for this tunnel: its key is wrong, was used, or comes too late")
@@ -104,7 +111,7 @@ class Relay:
 
     # Requests
 
-    def look_at_head(self, request: Request) -> Refusal | None:
+    def look_at_head(self, request: Request, local: str) -> Refusal | None:
         """Who calls, before anything else; then whether the rest of the request is worth reading."""
         head = request.head
         if head.path != HEALTH:
@@ -114,6 +121,8 @@ class Relay:
             if key.is_worker and not head.path.startswith(TUNNELS):
                 return TUNNELS_ONLY
         fault = head.fault
+        if fault is None and head.hosts and not self.catalog.is_called_rightly(head.host, head.origin, local):
+            fault = NOT_OURS
         if fault is None and request.length > self.catalog.max_body_bytes:
             fault = too_large(self.catalog.max_body_bytes)
         if fault is not None:
@@ -236,7 +245,7 @@ class Relay:
             caller.refuse(request, NOBODY_WAITS)
         else:
             caller.write(SWITCHING % TUNNEL)
-            caller.hand_over(self.connecting.came(name, caller.transport), request.rest)
+            caller.hand_over(self.connecting.came(name, caller.transport, key.user), request.rest)
 
     def _page(self, caller: Caller, request: Request, body: bytes, status: int = 200, more_lines: bytes = b"") -> None:
         request.persistent = request.persistent and not self.stopping
@@ -301,8 +310,21 @@ class Relay:
         self._told[type(message)](message)
 
     def _configure(self, message: Setup) -> None:
-        self.catalog.configure(message)
+        gone = self.catalog.configure(message)
+        if gone:
+            self._expel(gone)
         self.on_setup()
+
+    def _expel(self, gone: set[Key]) -> None:
+        """Whoever came with a key that is good no more, and the tunnels of workers that have none left."""
+        for caller in list(self.callers):
+            if caller.key in gone:
+                caller.expel(NO_KEY_ANY_MORE)
+        left = {key.user for key in gone if key.is_worker} - self.catalog.workers()
+        for instance in list(self.instances.values()) if left else ():
+            for upstream in instance.connections():
+                if upstream.opened_by in left:
+                    upstream.transport.abort()
 
     def _open(self, message: Open) -> None:
         model = self.catalog.models.get(message.model)

@@ -16,7 +16,8 @@ OURS = frozenset(
     (
         *(b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"expect", b"upgrade"),
         *(b"authorization", b"x-api-key", b"proxy-authorization", b"proxy-connection", b"te", b"trailer"),
-        *(b"http2-settings", b"content-type"),
+        *(b"http2-settings", b"content-type", b"cookie", b"origin"),
+        *(b"x-operator-token", b"x-ostler-csrf"),
     )
 )
 """Headers that concern this connection, or this relay, and not the model's server; and those that both must see."""
@@ -28,6 +29,8 @@ UPGRADED = {b"websocket": b"/upstream/", TUNNEL: TUNNELS}
 NOWHERE = b"*"
 IDEMPOTENT = frozenset((b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS"))
 WITH_BODY = frozenset((b"POST", b"PUT", b"PATCH"))
+HUB_COOKIES = b"ostler"
+"""A cookie whose name begins like this is the hub's, which a browser sends to every port: it goes no further."""
 HEALTH = b"/health"
 MODELS = b"/v1/models"
 HUB_PAGES = (b"/running", b"/unload", b"/metrics", b"/")
@@ -46,6 +49,8 @@ class Head:
     query = b""
     tokens: tuple[bytes, ...] = ()
     hosts = 0
+    host = ""
+    origin: str | None = None
     chunked = False
     content_type = b""
     expects = b""
@@ -77,6 +82,14 @@ class Head:
             self.lines.append(b"Content-Type: %b\r\n" % value)
         elif name == b"host":
             self.hosts += 1
+            self.host = value.decode("latin-1")
+        elif name == b"origin":
+            self.origin = value.decode("latin-1")
+            self.lines.append(b"Origin: %b\r\n" % value)
+        elif name == b"cookie":
+            kept = b"; ".join(one for one in map(bytes.strip, value.split(b";")) if not one.startswith(HUB_COOKIES))
+            if kept:
+                self.lines.append(b"Cookie: %b\r\n" % kept)
         elif name == b"transfer-encoding":
             self.chunked = True
             if value.strip().lower() != b"chunked":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from ostler.gateway.relay.heads import AnswerHead
+from ostler.gateway.relay.request import HUB_COOKIES
 from ostler.gateway.relay.usage import TAIL_BYTES
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ NO_HEAD = AnswerHead()
 
 class Upstream(asyncio.Protocol):
     transport: asyncio.Transport
+    opened_by: str | None = None
+    """The worker that opened it; None: the relay did."""
 
     def __init__(self, instance: "Instance") -> None:
         self.instance = instance
@@ -250,6 +253,8 @@ class Upstream(asyncio.Protocol):
         if self.headed:
             return
         lowered = name.lower()
+        if lowered == b"set-cookie" and value.lstrip(b" \t=").startswith(HUB_COOKIES):
+            return  # a browser would take it for the hub's own, which is called by the same name
         if lowered not in HOP_BY_HOP:
             self.head.lines.append(name + b": " + value + b"\r\n")
             if lowered == b"content-type":

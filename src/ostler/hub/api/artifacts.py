@@ -11,10 +11,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ostler.core.fleet import Fleet
-from ostler.domain.errors import BadInput, NotFound
+from ostler.domain.errors import BadInput, Hidden, NotFound
 from ostler.domain.job import MANIFEST_USER
 from ostler.domain.records import ArtifactRecord, Changes
-from ostler.hub.access import Caller
+from ostler.hub.access import Caller, speaks_for_one
 from ostler.hub.api.downloads import download
 from ostler.hub.api.jobs import resolve
 from ostler.hub.api.routes import caller_of, json_response, number_in_query, problem
@@ -79,9 +79,12 @@ class ArtifactsApi:
         return Response(status_code=200 if offset else 404, headers={"Upload-Offset": str(offset)})
 
     async def fetch(self, request: Request) -> Response:
-        sha256, users = request.path_params["sha256"], _whose(caller_of(request))
-        if users != EVERYBODY and not await self._loop.read(lambda ledger: _rows(ledger, users, 1, ids=[sha256])):
-            raise NotFound(f"there is no artifact {sha256}")
+        sha256, caller = request.path_params["sha256"], caller_of(request)
+        users, worker = _whose(caller), caller.user if speaks_for_one(caller) else ""
+        if users != EVERYBODY or worker:
+            rows = await self._loop.read(lambda ledger: _rows(ledger, users, MOST_RECORDS, ids=[sha256]))
+            if not any(worker in ("", record.worker) for _, record in rows):
+                raise Hidden(f"there is no artifact {sha256}")
         headers = {"ETag": f'"{sha256}"', "Cache-Control": "private, immutable, max-age=31536000"}
         return download(self._store, sha256, headers)
 
@@ -225,7 +228,7 @@ EVERYBODY = ("",)
 
 
 def _whose(caller: Caller) -> Collection[str]:
-    """Whose artifacts the caller may see. Workers fetch what they are told to."""
+    """Whose artifacts the caller may see. A worker fetches what was made there."""
     return {caller.user, MANIFEST_USER} if caller.role == "user" else EVERYBODY
 
 

@@ -15,7 +15,16 @@ from ostler.domain.records import FeedRecord
 from ostler.domain.states import LIVE
 from ostler.hub.access import Caller
 from ostler.hub.api.routes import caller_of, json_response, number_in_query
-from ostler.hub.documents import Document, feed_document, fleet_totals, job_summaries, timestamp, worker_document
+from ostler.hub.documents import (
+    Document,
+    Sight,
+    everything,
+    feed_document,
+    fleet_totals,
+    job_summaries,
+    timestamp,
+    worker_document,
+)
 from ostler.hub.feed import Feed
 from ostler.hub.leading import LEADER, HubSeen, Seat
 from ostler.hub.loop import Loop
@@ -38,22 +47,25 @@ class FleetApi:
         self._seat = seat
         self.retention: Callable[[], Document] = dict
         """What was removed because it was old."""
+        self.disk: Callable[[], list[Document]] = list
+        """What is free on the hub's disks."""
 
     async def workers(self, request: Request) -> Response:
         backend, after = request.query_params.get("backend", ""), request.query_params.get("cursor", "")
         limit = number_in_query(request, "limit", WORKERS_OF_A_PAGE, 1, WORKERS_OF_A_PAGE)
-        found = await self._worker_page(backend, after, limit + 1)
+        found = await self._worker_page(backend, after, limit + 1, _sight(caller_of(request)))
         following = found[limit - 1]["id"] if len(found) > limit else None
         return json_response({"workers": found[:limit], "next": following})
 
-    async def worker_documents(self, backend: str = "") -> list[Document]:
+    async def worker_documents(self, caller: Caller, backend: str = "") -> list[Document]:
         """All of them, a page at a time: whoever beats meanwhile is heard in between."""
         found: list[Document] = []
-        while page := await self._worker_page(backend, found[-1]["id"] if found else "", WORKERS_OF_A_PAGE):
+        sight = _sight(caller)
+        while page := await self._worker_page(backend, found[-1]["id"] if found else "", WORKERS_OF_A_PAGE, sight):
             found += page
         return found
 
-    async def _worker_page(self, backend: str, after: str, limit: int) -> list[Document]:
+    async def _worker_page(self, backend: str, after: str, limit: int, may_see: Sight) -> list[Document]:
         """In order of their ids, from behind this one on."""
 
         def listing(fleet: Fleet, now: float) -> list[Document]:
@@ -62,7 +74,7 @@ class FleetApi:
                 for worker in fleet.workers.values()
                 if worker.id > after and backend in ("", worker.offer.backend)
             )
-            return [worker_document(fleet.workers[name], now) for name in nsmallest(limit, chosen)]
+            return [worker_document(fleet.workers[name], now, may_see) for name in nsmallest(limit, chosen)]
 
         return await self._loop.look(listing)
 
@@ -71,12 +83,13 @@ class FleetApi:
 
     async def worker_document(self, worker_id: str, caller: Caller) -> Document:
         """A worker, and under `jobs` what it holds; names only of jobs that the caller may see."""
+        may_see = _sight(caller)
 
         def look(fleet: Fleet, now: float) -> Document:
             worker = fleet.workers.get(worker_id)
             if worker is None:
                 raise NotFound(f"there is no worker {worker_id!r}")
-            return {**worker_document(worker, now), "jobs": job_summaries(worker)}
+            return {**worker_document(worker, now, may_see), "jobs": job_summaries(worker, may_see)}
 
         document = await self._loop.look(look)
         jobs = {held["job_id"] for held in document["jobs"]}
@@ -99,16 +112,19 @@ class FleetApi:
         return json_response(await self.worker_document(worker_id, caller_of(request)))
 
     async def status(self, request: Request) -> Response:
+        caller = caller_of(request)
+
         def count(fleet: Fleet, now: float) -> Document:
             counts = {state: fleet.job_counts[state] for state in LIVE}
             oldest = fleet.queue.oldest()
+            oldest = oldest if oldest is not None and caller.may_see(oldest.user) else None
             told = {"jobs": counts, "ended": dict(fleet.tally), "oldest_pending": oldest.id if oldest else None}
             return {**told, **fleet_totals(fleet, now)}
 
         hub = {"version": __version__, "started_at": timestamp(self._started_at), **self._standing()}
         training = {"manifest": await self._overview.manifest(), "sweeps": await self._overview.sweeps()}
         hubs = hub_documents(self._seat.hubs())
-        parts = {"hub": hub, "hubs": hubs, "retention": self.retention(), **training}
+        parts = {"hub": hub, "hubs": hubs, "retention": self.retention(), "disk": self.disk(), **training}
         return json_response({**await self._loop.look(count), **parts})
 
     async def hubs(self, request: Request) -> Response:
@@ -150,6 +166,10 @@ class FleetApi:
 
 def hub_documents(hubs: list[HubSeen]) -> list[Document]:
     return [{"url": hub.url, "role": hub.role, "connected": hub.connected, "version": hub.version} for hub in hubs]
+
+
+def _sight(caller: Caller) -> Sight:
+    return everything if caller.sees_all else caller.may_see
 
 
 def _may_see(caller: Caller, record: FeedRecord) -> bool:

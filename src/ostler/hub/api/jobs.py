@@ -4,22 +4,24 @@ import asyncio
 import hashlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, RequeueRequested
+from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, PriorityRequested, RequeueRequested
 from ostler.core.fleet import Fleet
 from ostler.core.learning.kinds import kind_of
 from ostler.domain import states
-from ostler.domain.errors import BadInput, NotAllowed, NotFound, Unreadable
+from ostler.domain.errors import BadInput, Hidden, NotAllowed, NotFound, Unreadable
 from ostler.domain.job import MANIFEST_USER, MAX_RUNTIME_HOURS, MAX_SPEC_BYTES, JobSpec, decode_spec
 from ostler.domain.records import JobRecord, ReceiptRecord
 from ostler.hub.access import Caller
+from ostler.hub.api.depth import must_be_shallow
 from ostler.hub.api.routes import caller_of, decode_body, json_response, number_in_query, read_body
 from ostler.hub.api.templates import Templates
+from ostler.hub.blobs import Brought
 from ostler.hub.documents import feed_document, job_document, task_document, task_row_document
 from ostler.hub.feed import Feed
 from ostler.hub.ids import new_job_id
@@ -39,11 +41,19 @@ class Indices(msgspec.Struct, forbid_unknown_fields=True):
     indices: list[int]
 
 
+class NewPriority(msgspec.Struct, forbid_unknown_fields=True):
+    priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)]
+
+
 class Target(msgspec.Struct):
     """What an id in a path stands for."""
 
     job: JobRecord
     index: int | None = None
+
+    @property
+    def task_id(self) -> str:
+        return self.job.id if self.index is None else f"{self.job.id}.{self.index}"
 
 
 class JobsApi:
@@ -52,15 +62,23 @@ class JobsApi:
         self._feed = feed
         self._blobs = blobs
         self._templates = templates
+        self.check_secrets: Callable[[str, list[str]], None] = lambda user, wanted: None
+        """BadInput where a user has no secret of a name."""
+        self.room: Callable[[], None] = lambda: None
+        """NoSpace where there is no room for more jobs."""
         self.foretold: Callable[[str], dict[str, Any] | None] = lambda _: None
         """When a job that waits is expected to begin and end, where somebody has asked lately."""
+        self.brought: Brought | None = None
+        """Whose blobs are whose, where jobs are taken in."""
 
     async def submit(self, request: Request) -> Response:
+        self.room()
         body = await read_body(request, MAX_BATCH_BYTES)
         caller = caller_of(request)
         many = body.lstrip()[:1] == b"["
         specs = [] if many else [_decode_one(body, self._templates)]
-        jobs = await self._many(body, caller) if many else [_submitted(specs[0], caller)]
+        jobs = await self._many(body, caller) if many else [self._one(specs[0], caller)]
+        await self._must_see(caller, {name for job in jobs for name in job.depends_on} - {job.id for job in jobs})
         key = request.headers.get("idempotency-key", "")
         receipt = None
         if key:
@@ -80,9 +98,26 @@ class JobsApi:
             if position % DECODED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # thousands of specs must not keep workers waiting
             where = f"[{position}]."
+            must_be_shallow(bytes(raw), f"[{position}]")
             spec = decode_spec(self._templates.resolve(bytes(raw), where), where)
-            jobs.append(_submitted(spec, caller))
+            jobs.append(self._one(spec, caller))
         return jobs
+
+    def _one(self, spec: JobSpec, caller: Caller) -> NewJob:
+        if self.brought is not None:
+            self.brought.must_be_known(caller, [spec])
+        job = _submitted(spec, caller)
+        self.check_secrets(spec.user_id, spec.secrets)
+        return job
+
+    async def _must_see(self, caller: Caller, names: set[str]) -> None:
+        """To wait for somebody else's job would be to hear how it ended."""
+        if caller.sees_all or not names:
+            return
+        known = await self._loop.read(lambda ledger: ledger.jobs(sorted(names)))
+        for name in sorted(known):
+            if not caller.may_see(known[name].user):
+                raise BadInput(f"depends_on: there is no job {name}", [("depends_on", f"there is no job {name}")])
 
     async def listing(self, request: Request) -> Response:
         caller = caller_of(request)
@@ -113,30 +148,44 @@ class JobsApi:
         return document if expected is None else {**document, "expected": expected}
 
     async def show(self, request: Request) -> Response:
-        target = await self.target(request)
+        caller, text = caller_of(request), request.path_params["id"]
         deadline = time.monotonic() + min(_seconds(request, "wait"), MAX_WAIT_S)
+        watched = text.partition(".")[0]
         while True:
-            with self._feed.watching(target.job.id) as changed:  # from before the look, so that no change is missed
-                document = await self.document(await self.target(request))
+            with self._feed.watching(watched) as changed:  # from before the look, so that no change is missed
                 left = deadline - time.monotonic()
+                if left > 0 and self._is_under_way(text, caller):
+                    await changed(left)
+                    continue
+                target, document = await self._seen(caller, text)
                 if document["state"] in states.TERMINAL or left <= 0:
-                    return json_response(document)
-                await changed(left)
+                    return json_response(await self._with_progress(target, document))
+                if watched == target.job.id:
+                    await changed(left)
+                watched = target.job.id
+
+    def _is_under_way(self, job_id: str, caller: Caller) -> bool:
+        """Known without a look into the ledger: memory is ahead of it, and an end is told once it is durable."""
+        job = self._loop.fleet.jobs.get(job_id)
+        if job is None or job.state in states.TERMINAL or self._feed.closed:
+            return False
+        return caller.may_see(job.user)
+
+    async def _seen(self, caller: Caller, text: str) -> tuple[Target, dict[str, Any]]:
+        """The job that this means, and all about it, by one look."""
+
+        def read(ledger: Ledger) -> tuple[Target, dict[str, Any]]:
+            target = _allowed(caller, text, resolve(ledger, text, _user_of(caller)))
+            return target, _document(ledger, target)
+
+        return await self._loop.read(read)
 
     async def document(self, target: Target) -> dict[str, Any]:
-        job, index = target.job, target.index
-        task_id = f"{job.id}.{index}" if index is not None else job.id
+        return await self._with_progress(target, await self._loop.read(lambda ledger: _document(ledger, target)))
 
-        def read(ledger: Ledger) -> dict[str, Any]:
-            task = ledger.tasks([task_id]).get(task_id)
-            attempts = ledger.attempts_of(task_id)
-            if index is not None:
-                return task_document(job, index, task, attempts)
-            return job_document(job, task, attempts)
-
-        document = await self._loop.read(read)
+    async def _with_progress(self, target: Target, document: dict[str, Any]) -> dict[str, Any]:
         if document["state"] in states.LIVE:
-            document["progress"] = await self._loop.look(lambda fleet, _: _progress(fleet, task_id))
+            document["progress"] = await self._loop.look(lambda fleet, _: _progress(fleet, target.task_id))
         return document
 
     async def tasks(self, request: Request) -> Response:
@@ -163,9 +212,15 @@ class JobsApi:
         await self._loop.ask(lambda ref: RequeueRequested(ref=ref, job_id=target.job.id, index=target.index))
         return json_response(await self.document(await self.target(request)))
 
+    async def prioritize(self, request: Request) -> Response:
+        target = await self.target(request, changing=True)
+        wanted = decode_body(await read_body(request, MAX_SPEC_BYTES), NewPriority).priority
+        await self._loop.ask(lambda ref: PriorityRequested(ref=ref, job_id=target.job.id, priority=wanted))
+        return json_response(await self.document(await self.target(request)))
+
     async def result(self, request: Request) -> Response:
         target = await self.target(request)
-        task_id = target.job.id if target.index is None else f"{target.job.id}.{target.index}"
+        task_id = target.task_id
         task = await self._loop.read(lambda ledger: ledger.tasks([task_id]).get(task_id))
         data = self._result_bytes(task.result, task.result_id or task.artifact_id) if task is not None else None
         if data is None:
@@ -192,13 +247,31 @@ class JobsApi:
         return await self.find(caller_of(request), request.path_params["id"], changing=changing)
 
     async def find(self, caller: Caller, text: str, *, changing: bool = False) -> Target:
-        user = "" if caller.sees_all else caller.user
-        target = await self._loop.read(lambda ledger: resolve(ledger, text, user))
-        if target is None or not caller.may_see(target.job.user):
-            raise NotFound(f"there is no job {text!r}")
-        if changing and (caller.role == "viewer" or user not in ("", target.job.user)):
-            raise NotAllowed(f"a {caller.role} may not change this job: only its owner or an operator may")
-        return target
+        target = await self._loop.read(lambda ledger: resolve(ledger, text, _user_of(caller)))
+        return _allowed(caller, text, target, changing=changing)
+
+
+def _user_of(caller: Caller) -> str:
+    """Among whose jobs names and beginnings of ids are looked for; "": everybody's."""
+    return "" if caller.sees_all else caller.user
+
+
+def _allowed(caller: Caller, text: str, target: Target | None, *, changing: bool = False) -> Target:
+    if target is None:
+        raise NotFound(f"there is no job {text!r}")
+    if not caller.may_see(target.job.user):
+        raise Hidden(f"there is no job {text!r}")
+    if changing and (caller.role == "viewer" or _user_of(caller) not in ("", target.job.user)):
+        raise NotAllowed(f"a {caller.role} may not change this job: only its owner or an operator may")
+    return target
+
+
+def _document(ledger: Ledger, target: Target) -> dict[str, Any]:
+    task = ledger.tasks([target.task_id]).get(target.task_id)
+    attempts = ledger.attempts_of(target.task_id)
+    if target.index is not None:
+        return task_document(target.job, target.index, task, attempts)
+    return job_document(target.job, task, attempts)
 
 
 def _progress(fleet: Fleet, task_id: str) -> object:
@@ -229,9 +302,9 @@ def resolve(ledger: Ledger, text: str, user: str) -> Target | None:
 
 
 def _resolve_job(ledger: Ledger, text: str, user: str) -> JobRecord | None:
-    exact = ledger.jobs([text])
-    if exact:
-        return exact[text]
+    exact = ledger.jobs([text]).get(text)
+    if exact is not None and user in ("", exact.user):
+        return exact
     users = dict.fromkeys((user, MANIFEST_USER)) if user else [""]
     for one in users:
         named = ledger.newest_named(text, user=one)
@@ -240,11 +313,13 @@ def _resolve_job(ledger: Ledger, text: str, user: str) -> JobRecord | None:
     found = [job_id for one in users for job_id in ledger.matching_ids(text, user=one)]
     if len(found) > 1:
         raise NotFound(f"{text!r} is the beginning of several jobs' ids; give more of it")
-    return ledger.jobs(found)[found[0]] if found else None
+    # Somebody else's comes last: whether it is there must not change what one's own names stand for.
+    return ledger.jobs(found)[found[0]] if found else exact
 
 
 def _decode_one(body: bytes, templates: Templates) -> JobSpec:
     _must_be_json(body)
+    must_be_shallow(body[:MAX_SPEC_BYTES])
     return decode_spec(templates.resolve(body))
 
 

@@ -11,6 +11,7 @@ from ostler.domain.errors import BadInput, NotAllowed, NotFound
 from ostler.hub.api.downloads import download
 from ostler.hub.api.jobs import JobsApi, Target
 from ostler.hub.api.routes import caller_of, json_response, number_in_query
+from ostler.hub.blobs import Reach
 from ostler.hub.feed import Feed
 from ostler.hub.logs import Logs
 from ostler.hub.loop import Loop
@@ -20,7 +21,7 @@ from ostler.store.streaming import pump
 
 class LogsApi:
     def __init__(
-        self, loop: Loop, feed: Feed, jobs: JobsApi, logs: Logs, blobs: BlobStore, checkpoints: BlobStore
+        self, loop: Loop, feed: Feed, jobs: JobsApi, logs: Logs, blobs: BlobStore, checkpoints: BlobStore, reach: Reach
     ) -> None:
         self._loop = loop
         self._feed = feed
@@ -28,6 +29,7 @@ class LogsApi:
         self._logs = logs
         self._blobs = blobs
         self._checkpoints = checkpoints
+        self._reach = reach
 
     async def read(self, request: Request) -> Response:
         target = await self._jobs.target(request)
@@ -110,17 +112,32 @@ class LogsApi:
         raise NotFound(f"there is no attempt {attempt!r} of {task_id!r}")
 
     async def put_blob(self, request: Request) -> Response:
-        new = await self._blobs.put(request.path_params["sha256"], request.stream())
-        return json_response({"sha256": request.path_params["sha256"]}, 201 if new else 200)
+        sha256, caller = request.path_params["sha256"], caller_of(request)
+        is_result = caller.role not in ("user", "operator")  # what a worker brings, for as long as there is any room
+        if not is_result:
+            self._jobs.room()
+        if caller.role != "user":
+            new = await self._blobs.put(sha256, request.stream(), to_the_last=is_result)
+            return json_response({"sha256": sha256}, 201 if new else 200)
+        brought = self._reach.brought
+        known = brought.by(caller.user, sha256)
+        if self._blobs.has(sha256) and not known:
+            await self._blobs.proven(sha256, request.stream())
+        else:
+            await self._blobs.put(sha256, request.stream())
+        brought.note(caller.user, sha256)
+        return json_response({"sha256": sha256}, 200 if known else 201)
 
     async def put_checkpoint(self, request: Request) -> Response:
         new = await self._checkpoints.put(request.path_params["sha256"], request.stream())
         return json_response({"sha256": request.path_params["sha256"]}, 201 if new else 200)
 
     async def get_checkpoint(self, request: Request) -> Response:
+        await self._reach.must_reach_checkpoint(caller_of(request), request.path_params["sha256"])
         return download(self._checkpoints, request.path_params["sha256"])
 
     async def get_blob(self, request: Request) -> Response:
+        await self._reach.must_reach(caller_of(request), request.path_params["sha256"])
         return download(self._blobs, request.path_params["sha256"])
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from ostler.core.events import ManifestApplied
 from ostler.core.fleet import Worker
 from ostler.core.foresight.explain import Standing, who_could
 from ostler.core.manifest import CHANGES, ORIGIN
-from ostler.domain.errors import BadInput, Conflict, NotFound, QuotaExceeded
+from ostler.domain.errors import BadInput, Conflict, NoSpace, NotFound, QuotaExceeded
 from ostler.domain.records import ManifestRecord
 from ostler.domain.states import STATUS
 from ostler.hub.api.jobs import new_job
@@ -30,6 +31,8 @@ class ManifestApi:
     def __init__(self, loop: Loop, file: Path | None) -> None:
         self._loop = loop
         self._file = file
+        self.room: Callable[[], None] = lambda: None
+        """NoSpace where there is no room for more jobs."""
 
     async def apply(self, request: Request) -> Response:
         text = await read_body(request, MAX_BYTES)
@@ -58,7 +61,7 @@ class ManifestApi:
         text, manifest = await asyncio.to_thread(read_file, self._file)
         try:
             await self.follow(manifest, text, self._file.name, "admin")
-        except (Conflict, QuotaExceeded) as error:
+        except (Conflict, QuotaExceeded, NoSpace) as error:
             _log.error("the manifest %s was not applied: %s", self._file, error)
 
     async def show(self, request: Request) -> Response:
@@ -71,6 +74,8 @@ class ManifestApi:
         self, manifest: Manifest, text: bytes, file: str, by: str, *, plan: bool = False
     ) -> dict[str, Any]:
         """Make the queue follow it, or only tell what would change."""
+        if not plan:
+            self.room()
         jobs = await asyncio.to_thread(lambda: [new_job(spec, origin=ORIGIN) for spec in manifest.specs])
         record = ManifestRecord(text=text.decode(), file=file, by=by, applied_at=0.0)
         reply = await self._loop.ask_any(

@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 
 from ostler import __version__
-from ostler.hub.api.routes import ANY_METHOD, ANYONE, Route
+from ostler.hub.api.routes import Route
+from ostler.hub.permissions import ANY_METHOD, ANYONE
+from ostler.hub.web.cookies import COOKIE, CSRF_HEADER
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
@@ -36,11 +38,19 @@ def describe(routes: list[Route]) -> dict[str, Any]:
     return {
         "openapi": "3.1.0",
         "info": {"title": "Ostler", "version": __version__},
-        "security": [{"bearer": []}],
+        "security": [{"bearer": []}, {"session": []}],
         "paths": paths,
         "components": {
             "schemas": {**components, "Problem": _PROBLEM},
-            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "session": {
+                    "type": "apiKey",
+                    "in": "cookie",
+                    "name": COOKIE,
+                    "description": f"from POST /v1/session; with {CSRF_HEADER} on everything that is not GET",
+                },
+            },
         },
     }
 
@@ -51,16 +61,20 @@ def _operation(route: Route, method: str, path: str) -> dict[str, Any]:
         "operationId": f"{method.lower()} {path}",
         "responses": {
             str(route.status): {"description": "done", **_content(route.answer)},
+            **{str(status): {"description": "done"} for status in route.also},
             "default": {
                 "description": "an error",
                 "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
             },
         },
+        "x-roles": list(route.roles),
     }
     named = [{"name": name, "in": "path", "required": True} for name in re.findall(r"{(\w+)}", path)]
     named += [{"name": name, "in": "query", "required": False} for name in route.query]
     if named:
         operation["parameters"] = [{**one, "schema": {"type": "string"}} for one in named]
+    if route.takes:
+        operation["requestBody"] = {"required": True, "content": {route.takes: {"schema": {"type": "string"}}}}
     if route.body is not None:
         operation["requestBody"] = {"required": True, **_content(route.body)}
     if route.roles == ANYONE:

@@ -178,7 +178,7 @@ class PullApi:
         }
 
     async def heartbeat(self, request: Request) -> Response:
-        said = decode_body(await read_body(request, MAX_BODY), Beat)
+        said = decode_body(await read_body(request, MAX_BODY), Beat, deep=True)  # its progress is left out instead
         task_id = request.path_params["id"]
         _must_speak_for(request, said.hostname)
         reply = await self._ask(

@@ -1,7 +1,7 @@
-"""The table of routes and what every one of them shares: the token first, then the role, then the handler; errors in
-one shape."""
+"""What every route shares: the role first, then the handler; errors in one shape."""
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, TypeVar
@@ -11,50 +11,65 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.routing import Match, WebSocketRoute
 from starlette.routing import Route as StarletteRoute
-from starlette.routing import WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
-from ostler.domain.errors import BadInput, NotAllowed, NotAuthenticated, NotLeading, OstlerError, TooLarge, Unreadable
+from ostler.domain.errors import (
+    BadInput,
+    Hidden,
+    NotAllowed,
+    NotAuthenticated,
+    NotLeading,
+    OstlerError,
+    TooLarge,
+    TooOften,
+    Unreadable,
+)
 from ostler.domain.hubs import LEADER_HEADER
-from ostler.hub.access import Access, Caller
+from ostler.hub.access import Caller
+from ostler.hub.api.depth import must_be_shallow
+from ostler.hub.permissions import ANY_METHOD, ANYONE, SOCKET, Roles, roles_of
 from ostler.store.logs import WrongOffset
 
 _log = logging.getLogger("ostler.hub")
 _encode = msgspec.json.Encoder().encode
 
-ANYONE = ("anyone",)
-READERS = ("viewer", "user", "operator")
-USERS = ("user", "operator")
-OPERATORS = ("operator",)
-WORKERS = ("worker", "join")
-NEWCOMERS = ("join-once", "join")
-CLAIMERS = ("worker", "join", "operator")
-BLOBS = ("user", "operator", "worker", "join")
-
-ANY_METHOD = "*"
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
+Refused = Callable[[Scope, OstlerError], None]
+"""Hears of everybody who was not allowed to do something."""
+REFUSALS = (NotAuthenticated, NotAllowed, Hidden)
 
 
 class Route(msgspec.Struct, kw_only=True):
     method: str
     path: str
     handler: Handler
-    roles: tuple[str, ...]
     summary: str
     body: Any = None
     """The type of the request's body, for the description."""
     answer: Any = None
     query: tuple[str, ...] = ()
+    takes: str = ""
+    """The media type of a body that is no JSON."""
     status: int = 200
+    also: tuple[int, ...] = ()
+    """Other statuses of a call that did what it was asked for."""
+
+    @property
+    def roles(self) -> Roles:
+        return roles_of(self.method, self.path)
 
 
 class SocketRoute(msgspec.Struct, kw_only=True):
     path: str
     endpoint: Callable[[WebSocket], Awaitable[None]]
-    roles: tuple[str, ...]
+
+    @property
+    def roles(self) -> Roles:
+        return roles_of(SOCKET, self.path)
 
 
 def json_response(document: Any, status: int = 200) -> Response:
@@ -73,6 +88,8 @@ def problem(error: OstlerError) -> Response:
     if isinstance(error, WrongOffset):
         document |= {"size": error.size} | ({"reached": error.reached} if error.reached != error.size else {})
     headers = {401: {"WWW-Authenticate": "Bearer"}, 503: {"Retry-After": "5"}}.get(error.status)
+    if isinstance(error, TooOften):
+        headers = {"Retry-After": str(max(1, math.ceil(error.wait_s)))}
     if isinstance(error, NotLeading):
         document["leader"] = error.leader or None
         headers = {"Retry-After": "1", LEADER_HEADER: error.leader}
@@ -99,14 +116,17 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def decode_body(body: bytes, kind: type[T], where: str = "body") -> T:
-    """The body, or a part of it, as this type: 400 if it is no JSON, 422 if it is another JSON."""
+def decode_body(body: bytes, kind: type[T], where: str = "body", *, deep: bool = False) -> T:
+    """The body, or a part of it, as this type: 400 if it is no JSON, 422 if it is another JSON, or nested too deep."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        found = msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise BadInput(f"{where}: {error}", [(where, str(error))]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(f"the body is not JSON: {error}") from None
+    if not deep:
+        must_be_shallow(body, where)
+    return found
 
 
 def number_in_query(request: Request, name: str, default: int, low: int, high: int) -> int:
@@ -122,27 +142,29 @@ def number_in_query(request: Request, name: str, default: int, low: int, high: i
     return value
 
 
-def application(routes: list[Route], sockets: list[SocketRoute], access: Access) -> ASGIApp:
-    """Everything the hub answers. Nothing is looked at before the token, except on the routes for anyone."""
+def mounted(routes: list[Route], sockets: list[SocketRoute], refused: Refused) -> ASGIApp:
+    """Everything that is answered to whoever was let in; each role to what the table of permissions says."""
     table: list[StarletteRoute | WebSocketRoute] = [
-        StarletteRoute(route.path, _AnyMethod(_guarded(route)))
+        StarletteRoute(route.path, _AnyMethod(_guarded(route, refused)))
         if route.method == ANY_METHOD
-        else StarletteRoute(route.path, _guarded(route), methods=[route.method])
+        else StarletteRoute(route.path, _guarded(route, refused), methods=[route.method])
         for route in routes
     ]
-    table += [WebSocketRoute(socket.path, _guarded_socket(socket)) for socket in sockets]
-    app = Starlette(routes=table, exception_handlers={HTTPException: _http_error, Exception: _unexpected})
-    open_paths = {route.path for route in routes if route.roles == ANYONE}
-    return Gate(app, access, open_paths)
+    table += [WebSocketRoute(socket.path, _guarded_socket(socket, refused)) for socket in sockets]
+    return Starlette(routes=table, exception_handlers={HTTPException: _http_error, Exception: _unexpected})
 
 
-def _guarded(route: Route) -> Handler:
+def _guarded(route: Route, refused: Refused) -> Handler:
+    roles, does = route.roles, route.summary[:1].lower() + route.summary[1:]
+
     async def endpoint(request: Request) -> Response:
         try:
-            if route.roles != ANYONE and caller_of(request).role not in route.roles:
-                raise NotAllowed(f"a token of role {caller_of(request).role} may not {route.summary.lower()}")
+            if roles != ANYONE and caller_of(request).role not in roles:
+                raise NotAllowed(f"a token of role {caller_of(request).role} may not {does}")
             return await route.handler(request)
         except OstlerError as error:
+            if isinstance(error, REFUSALS):
+                refused(request.scope, error)
             return problem(error)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody is left to read it
@@ -161,16 +183,19 @@ class _AnyMethod:
         await response(scope, receive, send)
 
 
-def _guarded_socket(route: SocketRoute) -> Callable[[WebSocket], Awaitable[None]]:
+def _guarded_socket(route: SocketRoute, refused: Refused) -> Callable[[WebSocket], Awaitable[None]]:
     """Whoever may not connect, and whatever is wrong before the socket is open, is answered as over HTTP."""
+    roles = route.roles
 
     async def endpoint(socket: WebSocket) -> None:
         caller: Caller = socket.scope["ostler.caller"]
         try:
-            if caller.role not in route.roles:
+            if caller.role not in roles:
                 raise NotAllowed(f"a token of role {caller.role} may not connect here")
             await route.endpoint(socket)
         except OstlerError as error:
+            if isinstance(error, REFUSALS):
+                refused(socket.scope, error)
             if socket.application_state is not WebSocketState.CONNECTING:
                 raise
             await socket.send_denial_response(problem(error))
@@ -183,33 +208,22 @@ async def _http_error(request: Request, error: Exception) -> Response:
     failure = OstlerError(f"{request.method} {request.url.path}: {error.detail}")
     failure.status = error.status_code
     failure.title = HTTPStatus(error.status_code).phrase.lower()
-    return problem(failure)
+    answer = problem(failure)
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        answer.headers["Allow"] = ", ".join(_allowed(request))
+    return answer
+
+
+def _allowed(request: Request) -> list[str]:
+    """The methods of all routes that have this path: each has a route of its own."""
+    routes = [route for route in request.app.routes if isinstance(route, StarletteRoute)]
+    of_path = [route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for methods in of_path for method in methods})
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
     return problem(OstlerError("the hub failed to answer this; its log says why"))
-
-
-class Gate:
-    """Pure ASGI, in front of everything: whoever brings no valid token learns nothing else."""
-
-    def __init__(self, app: ASGIApp, access: Access, open_paths: set[str]) -> None:
-        self._app = app
-        self._access = access
-        self._open_paths = open_paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] in self._open_paths):
-            await self._app(scope, receive, send)
-            return
-        brought = brought_by(scope)
-        caller = next((found for one in brought if (found := self._access.caller(one)) is not None), None)
-        if caller is not None:
-            scope["ostler.caller"] = caller
-            await self._app(scope, receive, send)
-            return
-        await denied(scope, receive, send, NotAuthenticated(self._access.refusal(brought[0])))
 
 
 async def denied(scope: Scope, receive: Receive, send: Send, error: OstlerError) -> None:
@@ -218,10 +232,3 @@ async def denied(scope: Scope, receive: Receive, send: Send, error: OstlerError)
         await WebSocket(scope, receive, send).send_denial_response(problem(error))
     else:
         await problem(error)(scope, receive, send)
-
-
-def brought_by(scope: Scope) -> list[str]:
-    """An operator's token first, whatever came with it: an Authorization may be a proxy's."""
-    headers = dict(reversed(list(scope["headers"])))
-    operator = headers.get(b"x-operator-token", b"").decode("latin-1")
-    return [*([f"Bearer {operator}"] if operator else []), headers.get(b"authorization", b"").decode("latin-1")]

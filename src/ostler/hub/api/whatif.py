@@ -170,7 +170,8 @@ class WhatIfApi:
             raise BadInput(f"{told}; to ask about its like, give a spec", [("job_id", "does not wait")])
         if not wanted.changes and wanted.priority is None:
             return target.job.id, None
-        fields: dict[str, Any] = {**msgspec.json.decode(target.job.spec), **wanted.changes}
+        own = {**msgspec.json.decode(target.job.spec), "priority": target.job.terms.priority}
+        fields: dict[str, Any] = {**own, **wanted.changes}
         if wanted.priority is not None:
             fields["priority"] = wanted.priority
         spec = decode_spec(msgspec.json.encode(fields), "changes.")

@@ -14,7 +14,7 @@ EVERY_S = 0.2
 LOOK_S = 5.0
 """Of a token that expires nobody hears: it is looked for, and is good for a call so much longer."""
 MAY_CALL = "caller"
-"""The role of the configuration's keys: they open the models, and nothing else."""
+"""The role of the configuration's keys, and of tokens for the gateway: they open the models, and nothing else."""
 
 
 class Callers:
@@ -32,17 +32,21 @@ class Callers:
         self._said: list[control.KeySetup] = []
         self._looked = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self.names: list[str] = []
+        """What the hub and its gateway are called."""
 
     def configure(self, settings: GatewaySettings) -> None:
         of_config = [msgspec.structs.replace(key, role=MAY_CALL) for key in settings.keys]
         self._settings = msgspec.structs.replace(settings, keys=of_config)
 
     def _keys(self) -> list[control.KeySetup]:
-        return [_of_any_worker(key) for key in self._of_hub()]
+        return [_as_told(key) for key in self._of_hub()]
 
     def tell(self) -> None:
         self._said = self._keys()
-        self._say(self._settings.setup(self._said))
+        setup = self._settings.setup(self._said)
+        setup.names = self.names
+        self._say(setup)
 
     def changed(self) -> None:
         wait_s = self._looked + EVERY_S - self._now()
@@ -66,7 +70,9 @@ class Callers:
             self._timer.cancel()
 
 
-def _of_any_worker(key: control.KeySetup) -> control.KeySetup:
-    """A token that names no worker names none to the relay either."""
+def _as_told(key: control.KeySetup) -> control.KeySetup:
+    """A token that names no worker names none to the relay either; one of role `gateway` is as a configured key."""
+    if key.role == "gateway":
+        return msgspec.structs.replace(key, role=MAY_CALL)
     nobody = key.role == "worker" and key.user in ANY_WORKER
     return msgspec.structs.replace(key, user="") if nobody else key

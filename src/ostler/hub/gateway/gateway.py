@@ -33,6 +33,7 @@ from ostler.hub.gateway.tunnels import Tunnels
 from ostler.hub.gateway.wishes import Wishes
 from ostler.hub.loop import Loop
 from ostler.hub.relays import Relays
+from ostler.tls import Identity
 
 _log = logging.getLogger("ostler.gateway")
 CALLER_GONE = 499
@@ -56,8 +57,10 @@ class Gateway:
         keys: Callable[[], list[control.KeySetup]],
         log_tail: Callable[[str, int], str],
         kept: Mapping[str, bytes],
+        identity: Identity | None = None,
     ) -> None:
         self._loop = loop
+        self.audit = loop.audit
         self.settings = settings
         self.names = Catalogue(settings.config).names
         """The model's name by any of its names."""
@@ -70,7 +73,8 @@ class Gateway:
         self._kind = settings.scheduler
         self.scheduler: Scheduler = make(self._kind, config, self.capacity, has_gates=True)
         self._hands_over = self._is_over = False
-        self.link = Link(listen, spool, self._heard, self._relay_began, self._relay_lost)
+        self._scheme = "http" if identity is None else "https"
+        self.link = Link(listen, spool, self._heard, self._relay_began, self._relay_lost, identity)
         self.callers = Callers(settings, keys, loop.now, self.link.say)
         self.counts = Counts()
         self.activity = Activity()
@@ -190,7 +194,7 @@ class Gateway:
             case control.Hello():
                 self.listens_on = (message.host, message.port)
                 self.link.stays_at(message.port)
-                _log.info("the gateway listens on http://%s:%s/v1", message.host, message.port)
+                _log.info("the gateway listens on %s://%s:%s/v1", self._scheme, message.host, message.port)
             case control.Arrived():
                 self._arrived(message)
             case control.Cancelled():

@@ -13,6 +13,7 @@ import msgspec
 
 from ostler.gateway import control
 from ostler.gateway.control import ToHub, ToRelay
+from ostler.tls import Identity
 
 _log = logging.getLogger("ostler.gateway")
 READ = 256 * 1024
@@ -30,7 +31,9 @@ class Link:
         heard: Callable[[ToHub], None],
         began: Callable[[], None],
         lost: Callable[[], None],
+        identity: Identity | None = None,
     ) -> None:
+        self._identity = identity
         self._listen = listen
         self._spool = spool
         self._heard = heard
@@ -78,6 +81,7 @@ class Link:
                 str(theirs.fileno()),
                 "--spool",
                 str(self._spool),
+                *self._tls(),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -100,6 +104,11 @@ class Link:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+
+    def _tls(self) -> list[str]:
+        if self._identity is None:
+            return []
+        return ["--tls-cert", str(self._identity.certificate), "--tls-key", str(self._identity.key)]
 
     def say(self, message: ToRelay) -> None:
         """What is said in one tick of the loop goes out together."""

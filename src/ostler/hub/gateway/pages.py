@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from ostler.domain.errors import NotAllowed, NotFound, OstlerError
 from ostler.gateway import control
+from ostler.hub.access import Caller
 from ostler.hub.api.routes import caller_of, json_response
 from ostler.hub.documents import Document
 from ostler.hub.gateway.following import ConfigFile
@@ -24,6 +25,8 @@ TEXT = [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-cac
 MISTAKEN = "it has mistakes, of which operators are told"
 """A mistake may quote a secret."""
 OPERATING = ("operator", "user")
+SOURCE = "gateway"
+"""Where it came from, as far as the hub is told."""
 SHOWN_BYTES = 1024 * 1024
 """Of a log that is there already. Nothing slows the hub down, and who has more than so much unread is let go."""
 
@@ -34,6 +37,7 @@ class Pages:
     def __init__(self, gateway: Gateway, logs: Logs) -> None:
         self._gateway = gateway
         self._logs = logs
+        self.audit = gateway.audit
         self._errands: dict[tuple[int, int], asyncio.Task[None]] = {}
         """By the relay that asked, and its number of the request."""
         gateway.pages = self.asked
@@ -59,6 +63,8 @@ class Pages:
                 return
             status, document = 200, await self._page(asked, path)
         except OstlerError as error:
+            if isinstance(error, NotAllowed):
+                self.audit.refused(_caller(asked), f"{asked.method} {asked.path}", str(error), SOURCE)
             kind = "not_found_error" if error.status == 404 else "invalid_request_error"
             status = error.status
             document = {"error": {"message": str(error), "type": kind, "param": None, "code": error.title}}
@@ -79,13 +85,17 @@ class Pages:
                 return {"activity": self._gateway.activity.listing(None if sees_all(asked.role) else asked.user)}
             case ("POST", "api", "models", "unload") | ("GET", "unload"):
                 must_operate(asked.role)
+                self.audit.note(_caller(asked), "model.unload", "model/*", SOURCE)
                 return {"unloaded": await self._gateway.unload([])}
             case ("POST", "api", "models", *names, "unload"):
                 must_operate(asked.role)
-                return {"unloaded": await self._gateway.unload([self._known(names)])}
+                name = self._known(names)
+                self.audit.note(_caller(asked), "model.unload", f"model/{name}", SOURCE)
+                return {"unloaded": await self._gateway.unload([name])}
             case ("POST", "api", "models", *names, "load"):
                 must_operate(asked.role)
                 name = self._known(names)
+                self.audit.note(_caller(asked), "model.load", f"model/{name}", SOURCE)
                 self._gateway.load(name)
                 return {"loading": [name]}
             case _:
@@ -215,6 +225,11 @@ def _sizes(gateway: Gateway, name: str) -> Document:
 
 def sees_all(role: str) -> bool:
     return role == "operator"
+
+
+def _caller(asked: control.Asked) -> Caller:
+    """The relay knows the user of a key, and not its id."""
+    return Caller(asked.role, asked.user, "")
 
 
 def must_operate(role: str) -> None:

@@ -1,0 +1,1 @@
+"""Real faults on real processes: `python -m chaos`, or `make chaos`."""

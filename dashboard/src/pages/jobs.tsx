@@ -1,0 +1,130 @@
+// Jobs, newest first, a page at a time; the filters are part of the address, so that a view can be sent to somebody.
+
+import { part } from "../api";
+import { ago, between, commandOf } from "../format";
+import { usePaged } from "../paging";
+import { Empty, Loading, Trouble } from "../parts/notes";
+import { Scroll } from "../parts/scroll";
+import { State } from "../parts/state";
+import { go, link, place } from "../router";
+import type { Job, JobState } from "../shapes";
+
+const STATES: JobState[] = [
+  "pending",
+  "assigned",
+  "running",
+  "orphaned",
+  "succeeded",
+  "failed",
+  "cancelled",
+  "unschedulable",
+];
+const PAGE = 100;
+
+interface Listing {
+  jobs: Job[];
+  next: string | null;
+}
+
+export function Jobs() {
+  const { query } = place.value;
+  const filters = { state: query.get("state") ?? "", name: query.get("name") ?? "", user: query.get("user") ?? "" };
+  const asked = Object.entries(filters)
+    .filter(([, value]) => value)
+    .map(([key, value]) => `&${key}=${part(value)}`)
+    .join("");
+  const path = `/v1/jobs?limit=${PAGE}${asked}`;
+  const { items: jobs, problem, more, busy, load } = usePaged(path, (page: Listing) => page.jobs, (job) => job.id, {
+    concerns: (line) => line.kind === "job",
+  });
+  const set = (key: string, value: string) => go("jobs", "", { ...filters, [key]: value });
+  return (
+    <>
+      <div class="head">
+        <h1>Jobs</h1>
+        <div class="filters">
+          <select aria-label="State" value={filters.state} onChange={(event) => set("state", event.currentTarget.value)}>
+            <option value="">every state</option>
+            {STATES.map((state) => (
+              <option key={state}>{state}</option>
+            ))}
+          </select>
+          <input
+            type="search"
+            aria-label="Name"
+            placeholder="name  ( / )"
+            value={filters.name}
+            onChange={(event) => set("name", event.currentTarget.value)}
+          />
+          <input
+            aria-label="User"
+            placeholder="user"
+            value={filters.user}
+            onChange={(event) => set("user", event.currentTarget.value)}
+          />
+        </div>
+      </div>
+      <Trouble problem={problem} />
+      {!jobs && !problem && <Loading />}
+      {jobs?.length === 0 &&
+        (asked ? (
+          <Empty title="No job matches">
+            <a href={link("jobs")}>Show all</a>
+          </Empty>
+        ) : (
+          <Empty title="No job yet">
+            <p>
+              <code>ostler submit -- echo hello</code>
+            </p>
+          </Empty>
+        ))}
+      {jobs && jobs.length > 0 && <JobTable jobs={jobs} />}
+      {more && (
+        <button type="button" disabled={busy} onClick={load}>
+          Show older ones
+        </button>
+      )}
+    </>
+  );
+}
+
+function JobTable({ jobs }: { jobs: Job[] }) {
+  return (
+    <Scroll label="Jobs">
+      <table>
+        <thead>
+          <tr>
+            <th>id</th>
+            <th>name or command</th>
+            <th>state</th>
+            <th class="wide">machine</th>
+            <th class="wide">user</th>
+            <th>took</th>
+            <th class="wide">submitted</th>
+          </tr>
+        </thead>
+        <tbody>
+          {jobs.map((job) => (
+            <tr key={job.id}>
+              <td>
+                <a class="mono" href={link("job", job.id)}>
+                  {job.id}
+                </a>
+              </td>
+              <td class="name clip" title={commandOf(job.spec)}>
+                {job.name || <span class="dim mono">{commandOf(job.spec)}</span>}
+              </td>
+              <td title={job.reason}>
+                <State of={job.state} />
+              </td>
+              <td class="wide">{job.worker && <a href={link("machine", job.worker)}>{job.worker}</a>}</td>
+              <td class="wide">{job.user_id}</td>
+              <td>{between(job.started_at, job.finished_at)}</td>
+              <td class="wide dim">{ago(job.submitted_at)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}

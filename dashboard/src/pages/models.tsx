@@ -1,0 +1,160 @@
+// The models: which are loaded and where, who waits for which, and the last requests.
+
+import { ask, part } from "../api";
+import { clock, duration } from "../format";
+import { useResource } from "../live";
+import { ConfirmButton } from "../parts/confirm";
+import { Empty, Loading, Trouble } from "../parts/notes";
+import { Scroll } from "../parts/scroll";
+import { State } from "../parts/state";
+import { link } from "../router";
+import { isOperator } from "../session";
+
+interface Model {
+  name: string;
+  aliases: string[];
+  state: string;
+  worker: string | null;
+  job_id: string | null;
+  in_flight: number;
+  queued: number;
+  waits_for: string | null;
+  served: number;
+  idle_s: number | null;
+  load_s: number | null;
+  pinned: boolean;
+  error: string | null;
+}
+
+interface Request {
+  at: string;
+  model: string;
+  user: string;
+  status: number;
+  error: string;
+  queue_s: number;
+  first_byte_s: number;
+  total_s: number;
+  prompt_tokens: number;
+  completion_tokens: number;
+}
+
+export function Models() {
+  const models = useResource<{ models: Model[] }>("/v1/models", { concerns: () => true, everyMs: 2000 });
+  const activity = useResource<{ activity: Request[] }>("/v1/models/activity", { everyMs: 2000 });
+  if (!models.data) return models.problem ? <Trouble problem={models.problem} /> : <Loading />;
+  return (
+    <>
+      <h1>Models</h1>
+      <Trouble problem={models.problem ?? activity.problem} />
+      {models.data.models.length === 0 ? (
+        <Empty title="No models are configured">
+          <p>
+            Name some under <code>[models]</code> in the hub's <code>ostler.toml</code>; docs/gateway-config.md shows how.
+          </p>
+        </Empty>
+      ) : (
+        <ModelTable models={models.data.models} refresh={models.refresh} />
+      )}
+      {activity.data && activity.data.activity.length > 0 && <Activity requests={activity.data.activity.slice(0, 100)} />}
+    </>
+  );
+}
+
+function ModelTable({ models, refresh }: { models: Model[]; refresh: () => void }) {
+  const act = (model: Model, verb: string) => () =>
+    ask(`/v1/models/${part(model.name)}/${verb}`, { method: "POST" }).then(refresh);
+  return (
+    <Scroll label="Models">
+      <table>
+        <thead>
+          <tr>
+            <th>model</th>
+            <th>state</th>
+            <th>machine</th>
+            <th class="right">in flight</th>
+            <th class="right">waiting</th>
+            <th class="right">served</th>
+            <th class="right">load took</th>
+            <th></th>
+          </tr>
+        </thead>
+        <tbody>
+          {models.map((model) => (
+            <tr key={model.name}>
+              <td>
+                {model.job_id ? <a href={link("job", model.job_id)}>{model.name}</a> : model.name}
+                {model.pinned && <span class="dim"> pinned</span>}
+                {(model.error ?? model.waits_for) && <div class="dim">{model.error ?? model.waits_for}</div>}
+              </td>
+              <td>
+                <State of={model.state} />
+              </td>
+              <td>{model.worker && <a href={link("machine", model.worker)}>{model.worker}</a>}</td>
+              <td class="right">{model.in_flight}</td>
+              <td class="right">{model.queued}</td>
+              <td class="right">{model.served}</td>
+              <td class="right">{model.load_s === null ? "" : duration(model.load_s)}</td>
+              <td class="right">
+                {isOperator() && (
+                  <div class="filters">
+                    {model.state === "stopped" ? (
+                      <ConfirmButton label="Load" question={`Load ${model.name}? Others may make room.`} act={act(model, "load")} />
+                    ) : (
+                      <ConfirmButton
+                        label="Unload"
+                        question={`Unload ${model.name}? What it answers now ends first.`}
+                        act={act(model, "unload")}
+                      />
+                    )}
+                  </div>
+                )}
+              </td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}
+
+function Activity({ requests }: { requests: Request[] }) {
+  return (
+    <Scroll label="Last requests">
+      <h2>Last requests</h2>
+      <table>
+        <thead>
+          <tr>
+            <th>when</th>
+            <th>model</th>
+            <th>user</th>
+            <th>status</th>
+            <th class="right">waited</th>
+            <th class="right">first byte</th>
+            <th class="right">took</th>
+            <th class="right">tokens/s</th>
+          </tr>
+        </thead>
+        <tbody>
+          {requests.map((request, index) => (
+            <tr key={`${request.at} ${index}`}>
+              <td class="dim">{clock(request.at)}</td>
+              <td>{request.model}</td>
+              <td>{request.user}</td>
+              <td title={request.error}>{request.status}</td>
+              <td class="right">{duration(request.queue_s)}</td>
+              <td class="right">{duration(request.first_byte_s)}</td>
+              <td class="right">{duration(request.total_s)}</td>
+              <td class="right">{speed(request)}</td>
+            </tr>
+          ))}
+        </tbody>
+      </table>
+    </Scroll>
+  );
+}
+
+function speed(request: Request): string {
+  const spoken = request.total_s - request.first_byte_s;
+  return request.completion_tokens > 1 && spoken > 0 ? (request.completion_tokens / spoken).toFixed(1) : "";
+}

@@ -1,0 +1,213 @@
+// Devices over time: what ran where, when machines were away, and where their time went.
+
+import { useMemo } from "preact/hooks";
+import { clock, duration } from "../format";
+import { useResource } from "../live";
+import { Empty, Loading, Trouble } from "../parts/notes";
+import { Scroll } from "../parts/scroll";
+import { go, link, place } from "../router";
+import { lanesOf, lossesOf, type Away, type Block, type Lane, type Loss, type Machine } from "./lanes";
+
+interface Timeline {
+  since: string;
+  until: string;
+  now: string;
+  machines: Machine[];
+  blocks: Block[];
+  away: Away[];
+  cut: boolean;
+}
+
+const SPANS: [label: string, seconds: number][] = [
+  ["15 min", 900],
+  ["1 h", 3600],
+  ["6 h", 6 * 3600],
+  ["1 day", 86_400],
+  ["1 week", 7 * 86_400],
+];
+const WIDTH = 1000;
+const NAMES = 150;
+const ROW = 18;
+
+export function TimelinePage() {
+  const { query } = place.value;
+  const span = Number(query.get("span") ?? 3600);
+  const until = query.get("until");
+  const path = until ? `/v1/timeline?since=${Number(until) - span}&until=${until}` : `/v1/timeline?${latest(span)}`;
+  const { data, problem } = useResource<Timeline>(path, { concerns: () => !until, everyMs: until ? undefined : 10_000 });
+  const show = (nextSpan: number, nextUntil: number | null) =>
+    go("timeline", "", { span: String(Math.round(nextSpan)), until: nextUntil === null ? "" : String(Math.round(nextUntil)) });
+  const end = until ? Number(until) : Date.now() / 1000;
+  return (
+    <>
+      <div class="head">
+        <h1>Timeline</h1>
+        <div class="filters">
+          {SPANS.map(([label, seconds]) => (
+            <button
+              key={label}
+              type="button"
+              class={seconds === span ? "main" : ""}
+              aria-pressed={seconds === span}
+              onClick={() => show(seconds, until ? end : null)}
+            >
+              {label}
+            </button>
+          ))}
+          <button type="button" onClick={() => show(span, end - span / 2)}>
+            Earlier
+          </button>
+          <button type="button" disabled={!until} onClick={() => show(span, end + span / 2 > Date.now() / 1000 ? null : end + span / 2)}>
+            Later
+          </button>
+          <button type="button" disabled={!until} onClick={() => show(span, null)}>
+            Now
+          </button>
+        </div>
+      </div>
+      <Trouble problem={problem} />
+      {!data && !problem && <Loading />}
+      {data && data.machines.length === 0 && <Empty title="No machine has joined yet" />}
+      {data && data.machines.length > 0 && <Drawn timeline={data} zoom={(from, to) => show(Math.max(60, to - from), to)} />}
+    </>
+  );
+}
+
+/** So that the address stays the same while the window moves: the hub counts from its own now. */
+function latest(span: number): string {
+  return `since=${Math.floor(Date.now() / 1000 / 60) * 60 - span}`;
+}
+
+function Drawn({ timeline, zoom }: { timeline: Timeline; zoom: (from: number, to: number) => void }) {
+  const from = Date.parse(timeline.since) / 1000;
+  const to = Date.parse(timeline.until) / 1000;
+  const lanes = useMemo(() => lanesOf(timeline.machines, timeline.blocks, timeline.away, to), [timeline]);
+  const losses = useMemo(() => lossesOf(timeline.machines, timeline.blocks, timeline.away, from, to), [timeline]);
+  const x = (at: number) => NAMES + ((Math.min(Math.max(at, from), to) - from) / (to - from)) * (WIDTH - NAMES);
+  const height = lanes.reduce((sum, lane) => sum + lane.rows * ROW + 4, 24);
+  let y = 20;
+
+  function picked(event: MouseEvent) {
+    const box = (event.currentTarget as SVGElement).getBoundingClientRect();
+    const at = ((event.clientX - box.left) / box.width) * WIDTH;
+    if (at < NAMES) return;
+    const time = from + ((at - NAMES) / (WIDTH - NAMES)) * (to - from);
+    zoom(time - (to - from) / 4, time + (to - from) / 4);
+  }
+
+  return (
+    <>
+      {timeline.cut && <p class="note">More ran in this time than is drawn. Choose a shorter one.</p>}
+      <Scroll label="Devices over time">
+        <svg
+          class="timeline"
+          viewBox={`0 0 ${WIDTH} ${height}`}
+          role="img"
+          aria-label={`${timeline.blocks.length} attempts on ${timeline.machines.length} machines`}
+          onDblClick={picked}
+        >
+          {ticks(from, to).map((at) => (
+            <g key={at}>
+              <line class="axis" x1={x(at)} x2={x(at)} y1={16} y2={height} />
+              <text x={x(at)} y={11} text-anchor="middle">
+                {clock(new Date(at * 1000).toISOString()).replace(/:\d\d$/, "")}
+              </text>
+            </g>
+          ))}
+          {lanes.map((lane) => {
+            const top = y;
+            y += lane.rows * ROW + 4;
+            return <LaneRows key={lane.key} lane={lane} top={top} x={x} />;
+          })}
+        </svg>
+      </Scroll>
+      <p class="dim">A click on a block opens its job; two clicks beside one look closer.</p>
+      <Losses losses={losses} />
+    </>
+  );
+}
+
+function LaneRows({ lane, top, x }: { lane: Lane; top: number; x: (at: number) => number }) {
+  return (
+    <g>
+      <text class="lane" x={0} y={top + 12}>
+        {lane.label}
+      </text>
+      <rect class="ground" x={NAMES} y={top} width={WIDTH - NAMES} height={lane.rows * ROW} />
+      {lane.away.map((gap) => (
+        <rect
+          key={`${gap.from}`}
+          class="away"
+          x={x(gap.from)}
+          y={top}
+          width={Math.max(1, x(gap.to) - x(gap.from))}
+          height={lane.rows * ROW}
+        >
+          <title>{gap.title}</title>
+        </rect>
+      ))}
+      {lane.blocks.map((block) => (
+        <rect
+          key={block.key}
+          class={`block ${block.look}`}
+          x={x(block.from)}
+          y={top + block.row * ROW + 1}
+          width={Math.max(1.5, x(block.to) - x(block.from))}
+          height={ROW - 2}
+          onClick={() => block.job && go("job", block.job)}
+        >
+          <title>{block.title}</title>
+        </rect>
+      ))}
+    </g>
+  );
+}
+
+function ticks(from: number, to: number): number[] {
+  const steps = [60, 300, 900, 3600, 3 * 3600, 6 * 3600, 86_400];
+  const step = steps.find((one) => (to - from) / one <= 8) ?? 86_400;
+  const found = [];
+  for (let at = Math.ceil(from / step) * step; at < to; at += step) found.push(at);
+  return found;
+}
+
+const PARTS: [key: keyof Omit<Loss, "machine" | "total">, title: string][] = [
+  ["used", "used"],
+  ["failed", "spent on what did not succeed"],
+  ["away", "away"],
+  ["idle", "idle"],
+];
+
+function Losses({ losses }: { losses: Loss[] }) {
+  return (
+    <Scroll label="Where the time went">
+      <h2>Where the time went</h2>
+      <table>
+        <thead>
+          <tr>
+            <th>machine</th>
+            {PARTS.map(([key, title]) => (
+              <th key={key} class="right">
+                {title}
+              </th>
+            ))}
+          </tr>
+        </thead>
+        <tbody>
+          {losses.map((loss) => (
+            <tr key={loss.machine}>
+              <td>{loss.machine ? <a href={link("machine", loss.machine)}>{loss.machine}</a> : "all together"}</td>
+              {PARTS.map(([key]) => (
+                <td key={key} class="right">
+                  {Math.round((100 * loss[key]) / (loss.total || 1))} %{" "}
+                  <span class="dim wide">{loss[key] > 0 ? duration(loss[key]) : ""}</span>
+                </td>
+              ))}
+            </tr>
+          ))}
+        </tbody>
+      </table>
+      <p class="dim">Of each GPU's time; of machines without one, of the machine's.</p>
+    </Scroll>
+  );
+}

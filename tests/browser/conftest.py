@@ -1,0 +1,73 @@
+"""A real Chromium before a real hub with a real worker. Where one of them is missing, the tests say so and are skipped."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
+from tests.cli.yard import Yard
+
+import ostler
+
+STATIC = Path(ostler.__file__).parent / "dashboard" / "static" / "index.html"
+ROOT = Path(__file__).parents[2]
+SCREENSHOTS = ROOT / "out" / "screenshots"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE_MS = 20_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """For one file's tests: while it is open, its own event loop runs in this thread, and asyncio tests cannot."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed here: apt-get install chromium")
+    if not STATIC.exists():
+        pytest.skip("the dashboard is not built here: make dashboard")
+    with sync_playwright() as playwright:
+        # A container's root has no namespaces to spare for the browser's own sandbox.
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+    here = Yard(tmp_path_factory.mktemp("yard"))
+    here.start_hub()
+    with here.worker():
+        yield here
+    here.kill_hub()
+
+
+@pytest.fixture
+def visit(browser: Browser, yard: Yard) -> Iterator[Callable[..., Page]]:
+    """Opens a page, logged in as the operator, in a browser of its own; any error in it fails the test."""
+    wrong: list[str] = []
+    contexts = []
+
+    def heard(message: ConsoleMessage) -> None:
+        # Before the login there is no session, and a hub that was killed does not answer.
+        if message.type == "error" and "401" not in message.text and "net::ERR" not in message.text:
+            wrong.append(message.text)
+
+    def open_page(address: str = "", *, dark: bool = False, width: int = 1280, log_in: bool = True) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": 800}, color_scheme="dark" if dark else "light", locale="en-GB"
+        )
+        context.set_default_timeout(PATIENCE_MS)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", heard)
+        page.goto(f"{yard.url}/{address}")
+        if log_in:
+            page.get_by_label("Token").fill((yard.state / "admin.token").read_text().strip())
+            page.get_by_role("button", name="Log in").click()
+            page.get_by_role("navigation").wait_for()
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert wrong == []
