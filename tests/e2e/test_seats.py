@@ -15,6 +15,7 @@ from tests.ledger.server import server
 
 from ostler.domain.errors import Deposed, LedgerError
 from ostler.hub import leading, ledgers, main, stores
+from ostler.hub import server as listening
 from ostler.hub.leading import Shared
 from ostler.hub.settings import Settings
 from ostler.hub.standby import Standby
@@ -159,5 +160,5 @@ def test_a_store_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_where_a_hub_listens_is_an_address_and_what_others_are_told_leads_there(host: str, own: str, told: str) -> None:
-    assert main._address(host, 1) == own
-    assert main._reached_from_afar(own) == told
+    assert listening.address(host, 1) == own
+    assert listening.reached_from_afar(own) == told

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 import pytest_asyncio
 from tests.gateway.e2e.rig import API_KEY, CHAT, Rig, model, rig
@@ -205,7 +206,10 @@ async def test_a_new_token_calls_models_and_a_revoked_one_does_no_more(yard: Rig
 
 
 async def _status(yard: Rig, token: str, status: int) -> bool:
-    return (await yard.ask("POST", CHAT, {"model": "small", "messages": []}, token=token)).status == status
+    try:
+        return (await yard.ask("POST", CHAT, {"model": "small", "messages": []}, token=token)).status == status
+    except aiohttp.ClientConnectionError:
+        return False  # what a revoked token had open is cut, and a request may be on its way there
 
 
 async def _metrics(yard: Rig) -> str:
