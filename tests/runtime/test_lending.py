@@ -152,7 +152,7 @@ async def test_a_line_runs_in_order_each_call_once_and_in_one_interpreter(line: 
     assert line.written() == [str(number) for number in range(100)]
     assert line.order_of_ends() == line.names
     assert len({line.calls.opened(name)[1] for name in line.names}) == 1
-    assert all(end.ran_s < WAIT_S for end in line.calls.ends.seen), "each its own time, not that of the line"
+    assert all(0 < end.ran_s < WAIT_S for end in line.calls.ends.seen), "each its own time, however short"
 
 
 async def test_a_call_that_crashes_costs_none_of_those_behind_it(line: Line) -> None:

@@ -413,7 +413,7 @@ class Keeper(Lending):
             f'{{"attempt":"{name}","task_id":{quote(end["task_id"])},"exit_code":{end["exit_code"]},'
             f'"error":{quote(end["error"])},"stopped":{quote(end["stopped"])},'
             f'"started_at":{end["started_at"]!r},"finished_at":{end["finished_at"]!r},'
-            f'"ran_s":{end.get("ran_s", 0.0):.3f},"peak_memory_mib":{end.get("peak_memory_mib", 0)}'
+            f'"ran_s":{end.get("ran_s", 0.0):.6f},"peak_memory_mib":{end.get("peak_memory_mib", 0)}'
             + (f',"result":"{end["result"]}"}}' if end.get("result") else "}")
         )
         self._journal.ended(name, end, text)
