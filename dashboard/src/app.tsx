@@ -45,10 +45,22 @@ const UNLISTED: Page[] = [
   { name: "machine", title: "Machine", shows: MachinePage },
 ];
 
+const AGAIN_MS = 3000;
+
 export function App() {
   const [problem, setProblem] = useState<Problem | null>(null);
   useEffect(() => {
-    recall().catch((error) => setProblem(error as Problem));
+    let timer = 0;
+    const ask = () =>
+      void recall().then(
+        () => setProblem(null),
+        (error: Problem) => {
+          setProblem(error);
+          timer = window.setTimeout(ask, AGAIN_MS);
+        },
+      );
+    ask();
+    return () => window.clearTimeout(timer);
   }, []);
   if (problem) return <Trouble problem={problem} />;
   if (session.value === undefined) return <Loading />;

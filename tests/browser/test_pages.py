@@ -193,6 +193,15 @@ def test_the_page_goes_on_after_the_hub_was_killed(visit: Visit, yard: Yard) -> 
     expect(page.get_by_role("link", name=job)).to_be_visible()
 
 
+def test_a_page_that_was_opened_while_the_hub_starts_goes_on_by_itself(visit: Visit, yard: Yard) -> None:
+    page = visit(log_in=False)
+    page.route("**/v1/session", lambda route: route.abort())
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+    page.unroute("**/v1/session")
+    expect(page.get_by_label("Token")).to_be_visible()
+
+
 def test_keys_lead_from_page_to_page_and_to_the_search(visit: Visit) -> None:
     page = visit("#/fleet")
     expect(page.get_by_role("heading", name="Fleet")).to_be_visible()

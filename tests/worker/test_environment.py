@@ -78,7 +78,7 @@ def test_no_secret_of_the_worker_reaches_a_task() -> None:
         "AWS_SECRET_ACCESS_KEY": "k",
         "OPENAI_API_KEY": "o",
         "AWS_ACCESS_KEY_ID": "i",
-        "GOOGLE_APPLICATION_CREDENTIALS": "/root/key.json",
+        "GOOGLE_APPLICATION_CREDENTIALS": "/etc/keys/google.json",
         "REDIS_AUTH": "r",
         "PGPASSWORD": "p",
         "MYSQL_PWD": "p",

@@ -6,7 +6,6 @@ export interface Run {
 }
 
 const NAMES: Record<number, string> = { 1: "a-bold", 2: "a-dim", 3: "a-italic", 4: "a-underline" };
-// eslint-disable-next-line no-control-regex
 const SEQUENCE = /\x1b\[([0-9;]*)([A-Za-z])|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]/g;
 
 /** One line's runs of one look each. `looks` is what is in force, and goes on into the next line. */
