@@ -3,13 +3,15 @@
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS ?=
 
 VENV := .venv
 ENGINE := .venv-engine
+RAY := .venv-ray
 PEERS := .venv-peers
 FUZZER := .venv-schemathesis
+SITE := .venv-docs
 AUDIT := .venv-audit
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.setup-done
@@ -17,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PAGES := src/ostler/dashboard/static/index.html
 
 .DEFAULT_GOAL := help
-.PHONY: help setup dashboard check format test systemd engine schemathesis demo bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-foresight sim planted crash chaos lock audit-deps clean distclean
+.PHONY: docs reference new-user help setup dashboard check format test systemd engine ray typescript schemathesis demo bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-dashboard bench-foresight pictures compiled test-compiled sim planted crash chaos lock audit-deps clean distclean
 
 help: ## print this list
 	@echo "Ostler: one control plane for a mixed fleet of machines that do machine learning"
@@ -39,6 +41,7 @@ $(PAGES): $(wildcard dashboard/*.json dashboard/*.ts dashboard/*.html dashboard/
 	@cd dashboard && npm run --silent build -- --logLevel warn
 	@touch $@
 
+# --no-compile: of all that is installed little is ever imported, and that is compiled then; the rest took a third of the time.
 # One environment at a time: a half-made one, left by an interpreter without ensurepip, has no pip and is made anew.
 $(STAMP): requirements.lock pyproject.toml
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
@@ -56,8 +59,8 @@ $(STAMP): requirements.lock pyproject.toml
 	  echo "setup: making $(VENV) with $$($(PYTHON) --version)"; \
 	  $(PYTHON) -m venv --clear $(VENV); \
 	fi
-	@echo "setup: installing what requirements.lock names"
-	@$(PIP) install -qq --require-hashes -r requirements.lock
+	@echo "setup: installing what requirements.lock names (a minute)"
+	@$(PIP) install -qq --no-compile --require-hashes -r requirements.lock
 	@$(PIP) install -qq --no-deps --no-build-isolation -e .
 	@touch $@
 
@@ -84,10 +87,29 @@ engine: $(STAMP) ## the gateway before a real engine: llama.cpp, compiled once i
 	@$(ENGINE)/bin/python -m pip --disable-pip-version-check install -qq -r tests/gateway/engine/requirements.txt
 	@OSTLER_TEST_ENGINE=$(CURDIR)/$(ENGINE)/bin/python $(BIN)/pytest tests/gateway/engine $(ARGS)
 
+ray: $(STAMP) ## the bridge before a real Ray of two nodes: jobs, gangs, maps, and what is killed meanwhile (eight minutes)
+	@test -x $(RAY)/bin/ray || { $(PYTHON) -m venv $(RAY) && $(RAY)/bin/python -m pip \
+	  --disable-pip-version-check install -qq --require-hashes -r tests/bridge/requirements.txt; }
+	@OSTLER_TEST_RAY=$(CURDIR)/$(RAY)/bin/python $(BIN)/pytest tests/bridge/test_ray.py $(ARGS)
+
+typescript: $(STAMP) ## a client in TypeScript, made from the hub's description and run against it (half a minute, Node 18, npm)
+	@OSTLER_TEST_TYPESCRIPT=1 $(BIN)/pytest tests/languages $(ARGS)
+
 schemathesis: $(STAMP) ## a fuzzer that has read the hub's description calls it as every role (two minutes)
 	@test -x $(FUZZER)/bin/schemathesis || { $(PYTHON) -m venv $(FUZZER) && $(FUZZER)/bin/python -m pip \
 	  --disable-pip-version-check install -qq --require-hashes -r tests/schemathesis/requirements.txt; }
 	@$(BIN)/python tests/schemathesis/run.py $(FUZZER)/bin/schemathesis
+
+reference: $(STAMP) ## write what of docs/ is made from the code: commands, settings, routes, states, errors, pictures
+	@$(BIN)/python -m docs.generate
+
+docs: $(STAMP) ## build the site of docs/ into out/site; a link that leads nowhere fails
+	@test -x $(SITE)/bin/zensical || { $(PYTHON) -m venv $(SITE) && $(SITE)/bin/python -m pip \
+	  --disable-pip-version-check install -qq --require-hashes -r docs/site/requirements.txt; }
+	@$(BIN)/python -m docs.generate.site $(SITE)/bin/zensical out/site
+
+new-user: ## the README's way to the first job, from a clone in an empty folder, with the time of each step
+	@$(PYTHON) tests/docs/new_user.py $(ARGS)
 
 demo: $(STAMP) ## a small fleet on this machine, from the first job to the last
 	@$(BIN)/python examples/demo.py $(ARGS)
@@ -110,8 +132,22 @@ bench-logs: $(STAMP) ## tasks that print without end: heartbeats, the hub's memo
 bench-gateway: $(STAMP) ## measure the gateway's relay beside nginx (where it is installed) and a direct connection
 	@$(BIN)/python benchmarks/gateway.py $(ARGS)
 
+bench-dashboard: $(STAMP) $(PAGES) ## the dashboard before 400 machines and 50,000 jobs: first content, work in a second, memory (needs Chromium)
+	@$(BIN)/python -m benchmarks.dashboard $(ARGS)
+
+pictures: $(STAMP) $(PAGES) ## draw docs/images/fleet.png anew from the tests' fleet (needs Chromium)
+	@OSTLER_PICTURES=1 $(BIN)/pytest -q tests/browser/test_scene.py -k glance_and_found $(ARGS)
+
 bench-foresight: $(STAMP) ## time why, estimate and whatif on a large fleet, and measure how far they can be trusted
 	@$(BIN)/python benchmarks/foresight.py $(ARGS)
+
+compiled: $(STAMP) ## compile the deciding core into build/compiled (needs a C compiler); PYTHONPATH=build/compiled uses it
+	@$(BIN)/python compiled/build.py $(ARGS)
+
+test-compiled: compiled ## the core's tests and some hundred worlds of the simulator over the compiled core
+	@PYTHONPATH=build/compiled OSTLER_TEST_COMPILED=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/core tests/test_compiled.py $(ARGS)
+	@PYTHONPATH=build/compiled $(BIN)/python -m ostler.sim --seeds 300 --processes $(WORKERS)
+	@$(BIN)/python compiled/same.py
 
 sim: $(STAMP) ## a campaign of the simulator: many small fleets, each with its own faults (docs/simulation.md)
 	@$(BIN)/python -m ostler.sim $(ARGS)
@@ -149,4 +185,4 @@ clean: ## remove caches and build outputs
 	@find src tests $(wildcard examples benchmarks chaos) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	@rm -rf dashboard/node_modules $(dir $(PAGES)) $(VENV) $(ENGINE) $(PEERS) $(AUDIT) $(FUZZER)
+	@rm -rf dashboard/node_modules $(dir $(PAGES)) $(VENV) $(ENGINE) $(RAY) $(PEERS) $(AUDIT) $(FUZZER) $(SITE)

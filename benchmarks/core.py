@@ -1,20 +1,28 @@
 """Decisions per second of the pure core: a saturated fleet, tasks end, others take their place.
 
 python benchmarks/core.py [--workers 1000] [--shapes 100] [--queued 1000 100000] [--seconds 3]
+
+Where `make compiled` was run, the plain core and the compiled one take turns, each in a process of its own. Seconds are
+of processor time: the core waits for nothing, and whatever else the machine does counts less so.
 """
 
 import argparse
 import gc
 import itertools
+import os
 import random
 import statistics
-import time
+import subprocess
+import sys
+from pathlib import Path
+from time import process_time
 from typing import NamedTuple
 
 import msgspec
 
+import ostler.core.fleet
 from ostler.core.effects import AssignTask
-from ostler.core.events import JobsSubmitted, NewJob, TaskAccepted, TaskEnded, WorkerBeat, WorkerRegistered
+from ostler.core.events import Event, JobsSubmitted, NewJob, TaskAccepted, TaskEnded, WorkerBeat, WorkerRegistered
 from ostler.core.fleet import Fleet
 from ostler.core.persist import take_changes
 from ostler.core.placing.place import settle, settled
@@ -23,6 +31,8 @@ from ostler.domain.job import Terms
 from ostler.domain.resources import Request
 from ostler.domain.worker import Capabilities, Slots
 
+COMPILED = Path(__file__).resolve().parent.parent / "build" / "compiled"
+ROUNDS = 3
 OLD_S = 3600.0
 """How long all that waits has waited when the measuring begins: longer than it takes to be given a hold."""
 
@@ -86,6 +96,7 @@ class Churn:
         self.now = 1.0
         self.likes: dict[str, NewJob] = {}
         self.to_submit: list[NewJob] = []
+        self.decided_s = 0.0
         self.rows_s = 0.0
         self.fill(queued)
 
@@ -128,22 +139,28 @@ class Churn:
         self.now += OLD_S
 
     def run(self, seconds: float) -> "Rates":
-        decisions, self.rows_s = 0, 0.0
-        begun = time.perf_counter()
-        while (took := time.perf_counter() - begun) < seconds:
+        decisions, self.decided_s, self.rows_s = 0, 0.0, 0.0
+        while self.decided_s + self.rows_s < seconds:
             decisions += self.turn()
-        return Rates(decisions / (took - self.rows_s), decisions / took)
+        return Rates(decisions / self.decided_s, decisions / (self.decided_s + self.rows_s))
 
     def turn(self) -> int:
         """One pass of the hub's loop: some have ended while the last one was written down."""
         self.now += 0.001
-        for _ in range(self.batch):
-            self.one_ends()
-        step(self.fleet, JobsSubmitted(ref=0, jobs=self.to_submit), self.now)
-        placed = [effect for effect in settle(self.fleet, self.now) if isinstance(effect, AssignTask)]
-        begun = time.perf_counter()
+        events: list[Event] = [event for _ in range(self.batch) for event in self.one_ends()]
+        events.append(JobsSubmitted(ref=0, jobs=self.to_submit))
+        begun = process_time()
+        for event in events:
+            step(self.fleet, event, self.now)
+        effects = settle(self.fleet, self.now)
+        decided = process_time()
         take_changes(self.fleet, self.now)
-        self.rows_s += time.perf_counter() - begun
+        self.rows_s += process_time() - decided
+        self.decided_s += decided - begun
+        return self.note([effect for effect in effects if isinstance(effect, AssignTask)])
+
+    def note(self, placed: list[AssignTask]) -> int:
+        """What was placed runs from now on, and another of its like is submitted in its stead."""
         self.to_submit = []
         for effect in placed:
             job = self.another(self.likes[effect.task_id])
@@ -152,17 +169,70 @@ class Churn:
             self.live.append(effect.attempt)
         return len(placed)
 
-    def one_ends(self) -> None:
+    def one_ends(self) -> tuple[TaskAccepted, TaskEnded]:
         position = self.rng.randrange(len(self.live))
         attempt = self.fleet.held[self.live[position]]
         worker, task, session = attempt.worker_id, attempt.task_id, self.fleet.workers[attempt.worker_id].session
         accepted = TaskAccepted(worker_id=worker, session=session, task_id=task, attempt=attempt.id)
         ended = TaskEnded(worker_id=worker, session=session, task_id=task, attempt=attempt.id, state="succeeded")
-        step(self.fleet, accepted, self.now)
-        step(self.fleet, ended, self.now)
         self.live[position] = self.live[-1]
         self.live.pop()
         del self.likes[attempt.task_id]
+        return accepted, ended
+
+
+class Rounds:
+    """One core, plain or compiled, with its fleets: measured when it is told to."""
+
+    def __init__(self, name: str, path: str) -> None:
+        self.name = name
+        self.rates: dict[int, list[Rates]] = {}
+        argv = [sys.executable, __file__, "--told", *sys.argv[1:]]
+        environ = os.environ | {"PYTHONPATH": path}
+        self._process = subprocess.Popen(argv, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def run(self, queued: int) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(b"%d\n" % queued)
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the {self.name} core did not get to its end"
+        self.rates.setdefault(queued, []).append(msgspec.json.decode(answer, type=Rates))
+
+    def rate(self, queued: int) -> float:
+        return statistics.median(rates.decisions for rates in self.rates[queued])
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+def measure_when_told(options: argparse.Namespace) -> None:
+    churns = {
+        queued: Churn(options.workers, options.shapes, queued, options.users, options.batch)
+        for queued in options.queued
+    }
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    for line in sys.stdin:
+        print(msgspec.json.encode(churns[int(line)].run(options.seconds)).decode(), flush=True)
+
+
+def is_compiled() -> bool:
+    return not ostler.core.fleet.__file__.endswith(".py")
+
+
+def report(cores: list[Rounds], queued: int) -> None:
+    for core in cores:
+        found = core.rates[queued]
+        rows = statistics.median(rates.with_rows for rates in found)
+        spread = f"of {len(found)}: {min(found).decisions:,.0f} to {max(found).decisions:,.0f}"
+        told = f"{core.rate(queued):>7,.0f} decisions/s ({spread}); {rows:>7,.0f}/s with the ledger's rows"
+        print(f"{queued:>9,} queued, {core.name:>8}: {told}")
+    if len(cores) > 1:
+        pairs = zip(*(core.rates[queued] for core in cores), strict=True)
+        ratios = [compiled.decisions / plain.decisions for plain, compiled in pairs]
+        print(f"{queued:>9,} queued, compiled / plain: {statistics.median(ratios):.2f} times")
 
 
 def main() -> None:
@@ -173,22 +243,21 @@ def main() -> None:
     parser.add_argument("--queued", type=int, nargs="+", default=[1000, 100_000])
     parser.add_argument("--batch", type=int, default=1, help="tasks that end in one pass")
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--told", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    churns = {
-        queued: Churn(options.workers, options.shapes, queued, options.users, options.batch)
-        for queued in options.queued
-    }
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    rates: dict[int, list[Rates]] = {queued: [] for queued in churns}
-    for _ in range(3):
-        for queued, churn in churns.items():
-            rates[queued].append(churn.run(options.seconds))
-    for queued, found in rates.items():
-        alone, rows = (statistics.median(rate) for rate in zip(*found, strict=True))
-        spread = f"of {len(found)}: {min(found).decisions:,.0f} to {max(found).decisions:,.0f}"
-        print(f"{queued:>9,} queued: {alone:>7,.0f} decisions/s ({spread}); {rows:>7,.0f}/s with the ledger's rows")
+    if options.told:
+        return measure_when_told(options)
+    cores = [Rounds("compiled" if is_compiled() else "plain", os.environ.get("PYTHONPATH", ""))]
+    if COMPILED.exists() and not is_compiled():
+        cores.append(Rounds("compiled", str(COMPILED)))
+    for _ in range(ROUNDS):
+        for queued in options.queued:
+            for core in cores:
+                core.run(queued)
+    for queued in options.queued:
+        report(cores, queued)
+    for core in cores:
+        core.close()
 
 
 if __name__ == "__main__":

@@ -57,9 +57,10 @@ def capabilities(name: str, gpus: int = 4) -> dict[str, Any]:
 
 
 class ModelWorker(asyncio.Protocol):
-    def __init__(self, crowd: "Crowd", name: str) -> None:
+    def __init__(self, crowd: "Crowd", name: str, slots: int = 1) -> None:
         self.crowd = crowd
         self.name = name
+        self.slots = slots
         self.capabilities = capabilities(name)
         self.held: list[dict[str, str]] = []
         self.registered = False
@@ -154,7 +155,7 @@ class ModelWorker(asyncio.Protocol):
     def beat(self) -> None:
         """The whole offer again, as in every heartbeat; only the time in it is new."""
         if not self._beat:
-            slots = {"batch_total": 1, "batch_in_use": len(self.held), "service_total": 0, "service_in_use": 0}
+            slots = {"batch_total": self.slots, "batch_in_use": len(self.held), "service_total": 0, "service_in_use": 0}
             said = {"worker_id": self.name, "slots": slots, "capability": self.capabilities, "active_tasks": self.held}
             self._beat = json.dumps({"type": "heartbeat", "payload": {"sent_at": "@", **said}}).encode()
         self._beat_at = time.perf_counter()

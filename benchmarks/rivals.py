@@ -34,7 +34,7 @@ class FirstFit:
     def __call__(self, fleet: Fleet, job: Job, among: int) -> tuple[Worker, Grant, Score]:
         names = (fleet.index.worker_at(number) for number in bits(among))
         worker = fleet.workers[min(names) if self._rank is None else min(names, key=self._rank.__getitem__)]
-        return worker, first_devices(job.shape.request, worker), Score()
+        return worker, first_devices(job.shape.request, worker), Score({})
 
 
 def first_devices(request: Request, worker: Worker) -> Grant:
@@ -96,8 +96,8 @@ class Gradient:
         number = int(best[self._order[best].argmin()])
         worker = fleet.workers[self._names[number]]
         if not request.gpu_milli:
-            return worker, first_devices(request, worker), Score()
-        return worker, Grant((int(self._device[self._shapes[key], number]),), request.gpu_milli), Score()
+            return worker, first_devices(request, worker), Score({})
+        return worker, Grant((int(self._device[self._shapes[key], number]),), request.gpu_milli), Score({})
 
     def _read(self, number: int) -> None:
         worker = self._fleet.workers[self._names[number]]

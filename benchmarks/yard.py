@@ -11,6 +11,7 @@ import random
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from ostler.ledger.sqlite import SqliteLedger
 OSTLER = [sys.executable, "-m", "ostler.cli"]
 TRUE = "/usr/bin/true" if os.path.exists("/usr/bin/true") else "/bin/true"
 BATCH = 500
+KEPT_IN = "OSTLER_BENCH_KEPT_IN"
 IDLE_S = (0.05, 0.15)
 """Before each job that is timed alone: drawn anew each time, so as to lock onto nobody's timer."""
 
@@ -43,6 +45,17 @@ def bare_spawns(count: int, at_once: int = 2) -> float:
     for _ in range(running):
         os.waitpid(-1, 0)
     return count / (time.perf_counter() - begun)
+
+
+@contextlib.contextmanager
+def state_folder() -> Iterator[Path]:
+    """Whoever runs several rounds keeps the folders of all until the last is over: for minutes after many files were
+    removed, some file systems take ten times as long to make one."""
+    if KEPT_IN in os.environ:
+        yield Path(tempfile.mkdtemp(dir=os.environ[KEPT_IN]))
+    else:
+        with tempfile.TemporaryDirectory(prefix="ostler-bench-") as folder:
+            yield Path(folder)
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "ostler"
 UNPICKLING = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
-TASKS_OWN = ("task", "client")
+TASKS_OWN = ("task", "client", "joblib.py")
 """These run in the user's own process. A hub and a worker carry what is pickled, and never open it."""
 UNPACKING = {"zipfile", "gzip", "bz2", "lzma"}
 

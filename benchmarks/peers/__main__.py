@@ -7,11 +7,13 @@ long queue of jobs that cannot run (W4). A system that is not there, fails or ta
 
 import argparse
 import os
+import tempfile
 from pathlib import Path
 
 from benchmarks.peers.environments import NotInstalled, interpreter
 from benchmarks.peers.runs import BARE, OSTLER, PEERS, Found, System, run
 from benchmarks.peers.table import page
+from benchmarks.yard import KEPT_IN
 
 PAGE = Path(__file__).resolve().parent.parent / "peers.md"
 
@@ -58,7 +60,7 @@ def install() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=1000, help="W1, in each round")
+    parser.add_argument("--jobs", type=int, default=5000, help="W1, in each round")
     parser.add_argument("--calls", type=int, default=10_000, help="W2, in each round")
     parser.add_argument("--alone", type=int, default=20, help="W3, in each round")
     parser.add_argument("--queued", type=int, default=100_000, help="W4, once")
@@ -71,7 +73,9 @@ def main() -> None:
         return install()
     wanted = [one for one in PEERS if not options.only or one.name.lower() in options.only]
     load = os.getloadavg()[0]
-    text = page(measured([BARE, OSTLER, *wanted], options), options.rounds, load)
+    with tempfile.TemporaryDirectory(prefix="ostler-peers-") as folder:
+        os.environ[KEPT_IN] = folder
+        text = page(measured([BARE, OSTLER, *wanted], options), options.rounds, load)
     options.to.write_text(text)
     print(f"\n{text}")
 

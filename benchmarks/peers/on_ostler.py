@@ -1,11 +1,19 @@
 """Ostler, measured as the others are: hub and worker as processes of their own, this one is the client."""
 
-import tempfile
 from importlib.metadata import version
-from pathlib import Path
 
 from benchmarks.peers.measure import Peer, measure, tell
-from benchmarks.yard import array_submits, batched_submits, calls, hub, one_job, true_jobs, two_commits_ms, worker
+from benchmarks.yard import (
+    array_submits,
+    batched_submits,
+    calls,
+    hub,
+    one_job,
+    state_folder,
+    true_jobs,
+    two_commits_ms,
+    worker,
+)
 
 
 def nothing(number: int) -> int:
@@ -13,8 +21,7 @@ def nothing(number: int) -> int:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="ostler-bench-") as folder:
-        state = Path(folder)
+    with state_folder() as state:
         tell(two_commits_ms=two_commits_ms(state))
         with hub(state) as (client, process, url), worker(state, client, url, slots=2):
             peer = Peer(

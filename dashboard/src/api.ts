@@ -54,10 +54,18 @@ export async function ask<T>(path: string, asked: Asked = {}): Promise<T> {
   return (response.status === 204 ? undefined : await response.json()) as T;
 }
 
+/** As the hub tells it, or the gateway, which tells it as OpenAI does. */
+interface Told {
+  detail?: string;
+  title?: string;
+  errors?: Mistake[];
+  error?: { message?: string };
+}
+
 async function problemOf(response: Response): Promise<Problem> {
   try {
-    const told = (await response.json()) as { detail?: string; title?: string; errors?: Mistake[] };
-    return new Problem(response.status, told.detail ?? told.title ?? response.statusText, told.errors ?? []);
+    const told = (await response.json()) as Told;
+    return new Problem(response.status, told.detail ?? told.error?.message ?? told.title ?? response.statusText, told.errors ?? []);
   } catch {
     return new Problem(response.status, `The hub answered ${response.status} ${response.statusText}.`);
   }

@@ -13,6 +13,7 @@ import { Login } from "./pages/login";
 import { MachinePage } from "./pages/machine";
 import { Models } from "./pages/models";
 import { Queue } from "./pages/queue";
+import { Submit } from "./pages/submit";
 import { TimelinePage } from "./pages/timeline";
 import { Tokens } from "./pages/tokens";
 import { Training } from "./pages/training";
@@ -43,6 +44,7 @@ const PAGES: Page[] = [
 const UNLISTED: Page[] = [
   { name: "job", title: "Job", shows: JobPage },
   { name: "machine", title: "Machine", shows: MachinePage },
+  { name: "submit", title: "New job", shows: Submit },
 ];
 
 const AGAIN_MS = 3000;
@@ -77,6 +79,8 @@ function Frame() {
   const Shown = page?.shows;
   useEffect(() => {
     document.title = page ? `${page.title} · Ostler` : "Ostler";
+    // On a narrow screen the list of pages is wider than it.
+    document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
   }, [page]);
   return (
     <>

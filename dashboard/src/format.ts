@@ -12,7 +12,8 @@ export function duration(seconds: number): string {
 export function ago(at: string | null | undefined, now = Date.now()): string {
   if (!at) return "never";
   const seconds = (now - Date.parse(at)) / 1000;
-  return seconds < 2 ? "now" : `${duration(Math.floor(seconds))} ago`;
+  if (seconds < 2) return "now";
+  return `${seconds < 60 ? `${Math.floor(seconds)} s` : duration(seconds)} ago`;
 }
 
 export function between(from: string | null | undefined, to: string | null | undefined): string {
@@ -40,4 +41,14 @@ export function commandOf(spec: Record<string, unknown>): string {
   if (Array.isArray(command)) return command.join(" ");
   const called = spec["function"];
   return typeof called === "object" && called !== null && "name" in called ? `${String(called.name)}()` : "";
+}
+
+export function bytes(size: number): string {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let step = 0;
+  while (size >= 1024 && step < units.length - 1) {
+    size /= 1024;
+    step += 1;
+  }
+  return `${step && size < 100 ? size.toFixed(1) : Math.round(size)} ${units[step]}`;
 }

@@ -44,8 +44,8 @@ export function follow(): () => void {
     if (opened.readyState === EventSource.CLOSED) setTimeout(() => void tryAgain(opened), AFTER_FAILURE_MS);
   };
   return () => {
-    opened.close();
-    if (source === opened) source = null;
+    source?.close(); // by now it may be a later one: whoever was cut off has followed again
+    source = null;
     connected.value = false;
   };
 }
@@ -77,18 +77,32 @@ export interface Resource<T> {
   refresh: () => void;
 }
 
-interface Wanted {
+interface Wanted<T> {
   /** Whether this line makes what is shown out of date. */
   concerns?: (line: FeedLine) => boolean;
   /** Fetch it again after so long in any case. */
   everyMs?: number;
+  /** However much happens, not again before so long. */
+  leastMs?: number;
+  /** Once something is known, only the news are asked for, here, and laid upon it. */
+  news?: { path: (known: T) => string; upon: (known: T, found: T) => T };
 }
 
-export function useResource<T>(path: string | null, wanted: Wanted = {}): Resource<T> {
+export function useResource<T>(path: string | null, wanted: Wanted<T> = {}): Resource<T> {
   const [data, setData] = useState<T>();
   const [problem, setProblem] = useState<Problem | null>(null);
-  const state = useRef({ path, timer: 0, fetchedAt: 0, busy: false, stale: false, controller: new AbortController() });
+  const state = useRef({
+    path,
+    wanted,
+    known: undefined as T | undefined,
+    timer: 0,
+    fetchedAt: 0,
+    busy: false,
+    stale: false,
+    controller: new AbortController(),
+  });
   const here = state.current;
+  here.wanted = wanted;
 
   const fetchNow = useCallback(async () => {
     window.clearTimeout(here.timer);
@@ -101,9 +115,13 @@ export function useResource<T>(path: string | null, wanted: Wanted = {}): Resour
     const asked = here.path;
     here.busy = true;
     try {
-      const found = await ask<T>(asked, { signal: here.controller.signal });
+      const { news } = here.wanted;
+      const known = here.known;
+      const more = news && known !== undefined;
+      const found = await ask<T>(more ? news.path(known) : asked, { signal: here.controller.signal });
       if (asked === here.path) {
-        setData(() => found);
+        here.known = more ? news.upon(known, found) : found;
+        setData(() => here.known);
         setProblem(null);
       }
     } catch (error) {
@@ -126,7 +144,7 @@ export function useResource<T>(path: string | null, wanted: Wanted = {}): Resour
       here.stale ||= document.hidden;
       return;
     }
-    const wait = Math.max(0, here.fetchedAt + AGAIN_MS - performance.now());
+    const wait = Math.max(0, here.fetchedAt + (here.wanted.leastMs ?? AGAIN_MS) - performance.now());
     here.timer = window.setTimeout(fetchNow, wait);
   }, []);
 
@@ -135,6 +153,7 @@ export function useResource<T>(path: string | null, wanted: Wanted = {}): Resour
     here.controller = new AbortController();
     setProblem(null);
     setData(undefined);
+    here.known = undefined;
     void fetchNow();
     return () => {
       here.controller.abort();

@@ -1,6 +1,6 @@
 // Lists that are longer than a page: the first page is live, the others are as they were when they were asked for.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ask, part, Problem } from "./api";
 import { useResource } from "./live";
 import type { FeedLine } from "./shapes";
@@ -20,18 +20,26 @@ export function usePaged<P extends Page, T>(
   path: string,
   itemsOf: (page: P) => T[],
   idOf: (item: T) => string | number,
-  wanted: { concerns?: (line: FeedLine) => boolean; everyMs?: number } = {},
+  wanted: { concerns?: (line: FeedLine) => boolean; everyMs?: number; leastMs?: number } = {},
 ): Paged<T> {
   const first = useResource<P>(path, wanted);
   const [older, setOlder] = useState<T[]>([]);
   const [cursor, setCursor] = useState<string | null>(null);
   const [problem, setProblem] = useState<Problem | null>(null);
   const [busy, setBusy] = useState(false);
+  const before = useRef<T[]>([]);
   useEffect(() => {
+    before.current = [];
     setOlder([]);
     setCursor(null);
     setProblem(null);
   }, [path]);
+  useEffect(() => {
+    const now = first.data ? itemsOf(first.data) : [];
+    const was = before.current;
+    before.current = now;
+    setOlder((known) => behind(was, now, known, idOf));
+  }, [first.data]);
   const from = older.length ? cursor : (first.data?.next ?? null);
 
   async function load() {
@@ -49,8 +57,19 @@ export function usePaged<P extends Page, T>(
     }
   }
 
-  const items = first.data && once([...itemsOf(first.data), ...older], idOf);
+  const items = useMemo(() => first.data && once([...itemsOf(first.data), ...older], idOf), [first.data, older]);
   return { items, problem: first.problem ?? problem, more: from !== null, busy, load };
+}
+
+/** What stands behind the first page as it is now: what newer ones have moved off its end is on none that was asked for,
+ * and where a whole page of them came, the older ones have to be asked for again. */
+function behind<T>(was: T[], now: T[], older: T[], idOf: (item: T) => string | number): T[] {
+  const last = now[now.length - 1];
+  if (!older.length || last === undefined) return older;
+  const isLast = (item: T) => idOf(item) === idOf(last);
+  const at = was.findIndex(isLast);
+  if (at < 0) return older.some(isLast) ? older : [];
+  return at + 1 < was.length ? [...was.slice(at + 1), ...older] : older;
 }
 
 /** What has moved from the first page to the next meanwhile is in both. */

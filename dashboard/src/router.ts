@@ -11,7 +11,16 @@ export interface Place {
 function read(): Place {
   const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?", 2);
   const [page = "", ...rest] = path.split("/");
-  return { page: page || "fleet", id: rest.map(decodeURIComponent).join("/"), query: new URLSearchParams(query) };
+  return { page: page || "fleet", id: rest.map(decoded).join("/"), query: new URLSearchParams(query) };
+}
+
+/** An address that was cut or typed may end amid an escape. */
+function decoded(text: string): string {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
+  }
 }
 
 export const place = signal<Place>(read());

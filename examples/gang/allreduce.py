@@ -1,6 +1,6 @@
 """An all-reduce over a gang, with torch.distributed and gloo where torch is installed.
 
-    ostler run --nodes 4 -- python examples/gang/allreduce.py
+    ostler submit --snapshot examples --nodes 4 -- python gang/allreduce.py      # four workers
 
 Every member finds RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in its environment, as torchrun would set them. Without
 torch the members add up the same numbers over a plain socket, so that the example runs anywhere.

@@ -41,10 +41,26 @@ def ledger_url(flag: str, from_file: str) -> str:
     return flag or os.environ.get("OSTLER_LEDGER") or from_file
 
 
-def store_dir(flag: Path | None, from_file: str, state: Path) -> Path:
-    """Where the hub's files are: as given, from the environment, or from its settings file; else its state folder."""
+def store_places(flag: str, from_file: str, state: Path) -> tuple[Path, str]:
+    """Where the hub's files are: as given, from the environment, or from its settings file; else its state folder. A
+    folder, and a bucket or nothing: the two have a comma between them."""
     chosen = flag or os.environ.get("OSTLER_STORE") or from_file
-    return Path(chosen).expanduser().absolute() if chosen else state
+    parts = [part.strip() for part in chosen.split(",")] if "s3://" in chosen else [chosen]
+    buckets = [part for part in parts if part.startswith("s3://")]
+    folders = [part for part in parts if part and part not in buckets]
+    if len(buckets) > 1 or len(folders) > 1:
+        raise BadInput(
+            f"store: {chosen!r} names too many places; write a folder, a bucket like s3://BUCKET/PREFIX, or one of "
+            "each with a comma between them",
+            [("store", "too many places")],
+        )
+    return Path(folders[0]).expanduser().absolute() if folders else state, buckets[0] if buckets else ""
+
+
+def store_shown(flag: str, from_file: str, state: Path) -> str:
+    """The same as it may be written down, wherever it is read."""
+    folder, bucket = store_places(flag, from_file, state)
+    return f"{bucket},{folder}" if bucket and folder != state else bucket or str(folder)
 
 
 def own_url(flag: str, from_file: str) -> str:

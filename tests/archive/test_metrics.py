@@ -8,13 +8,14 @@ from tests.archive.test_unpack import FORMS_OF_PACKING, announced, with_size
 from tests.worker.archives import archive, entry, folder
 
 from ostler.archive import metrics
-from ostler.archive.metrics import MOST_BYTES, metrics_in
+from ostler.archive.metrics import MOST_BYTES, metrics_of
 
 
 def read(place: Path, bundle: bytes) -> dict[str, float]:
     path = place / "bundle"
     path.write_bytes(bundle)
-    return metrics_in(path)
+    with path.open("rb") as file:
+        return metrics_of(file)
 
 
 def lines(*documents: object) -> bytes:
@@ -60,10 +61,6 @@ def test_what_is_before_it_is_passed_over(tmp_path: Path, packing: str) -> None:
 )
 def test_a_bundle_that_tells_nothing_has_no_metrics(tmp_path: Path, bundle: bytes) -> None:
     assert read(tmp_path, bundle) == {}
-
-
-def test_a_bundle_that_is_not_there_has_no_metrics(tmp_path: Path) -> None:
-    assert metrics_in(tmp_path / "none") == {}
 
 
 def test_of_a_long_file_the_end_is_read(tmp_path: Path) -> None:

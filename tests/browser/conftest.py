@@ -1,12 +1,13 @@
 """A real Chromium before a real hub with a real worker. Where one of them is missing, the tests say so and are skipped."""
 
 import shutil
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
-from tests.cli.yard import Yard
+from tests.cli.yard import Yard, free_port
 
 import ostler
 
@@ -15,6 +16,20 @@ ROOT = Path(__file__).parents[2]
 SCREENSHOTS = ROOT / "out" / "screenshots"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_MS = 20_000
+TINY = ROOT / "examples" / "models" / "tiny_server.py"
+MODELS = f"""
+[gateway]
+scheduler = "fifo"
+
+[models.pony]
+cmd = ["{sys.executable}", "{TINY}", "--port", "${{PORT}}", "--name", "pony", "--order", "1", "--tokens-per-second", "10"]
+filters = {{ set = {{ max_tokens = 400 }} }}   # it goes on until it is stopped
+
+[models.mare]
+cmd = ["{sys.executable}", "{TINY}", "--port", "${{PORT}}", "--name", "mare", "--order", "2"]
+"""
+
+Visit = Callable[..., Page]
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +46,21 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-@pytest.fixture(scope="module")
+class WithModels(Yard):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.gateway_port = free_port()
+        self.state.mkdir(parents=True)
+        (self.state / "ostler.toml").write_text(MODELS)
+
+    def start_hub(self, *more: str) -> None:
+        super().start_hub("--gateway-port", str(self.gateway_port), *more)
+
+
+@pytest.fixture(scope="session")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    here = Yard(tmp_path_factory.mktemp("yard"))
+    """One for all files: whoever leaves a job running there says so."""
+    here = WithModels(tmp_path_factory.mktemp("yard"))
     here.start_hub()
     with here.worker():
         yield here
@@ -41,14 +68,19 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
 
 
 @pytest.fixture
-def visit(browser: Browser, yard: Yard) -> Iterator[Callable[..., Page]]:
+def visit(browser: Browser, yard: Yard) -> Iterator[Visit]:
     """Opens a page, logged in as the operator, in a browser of its own; any error in it fails the test."""
+    yield from visiting(browser, yard.url, yard.state)
+
+
+def visiting(browser: Browser, url: str, state: Path) -> Iterator[Visit]:
     wrong: list[str] = []
     contexts = []
 
     def heard(message: ConsoleMessage) -> None:
-        # Before the login there is no session, and a hub that was killed does not answer.
-        if message.type == "error" and "401" not in message.text and "net::ERR" not in message.text:
+        # Before the login there is no session, a hub that was killed does not answer, and a mistake is told as one.
+        is_meant = any(told in message.text for told in ("401", "422", "net::ERR"))
+        if message.type == "error" and not is_meant:
             wrong.append(message.text)
 
     def open_page(address: str = "", *, dark: bool = False, width: int = 1280, log_in: bool = True) -> Page:
@@ -60,9 +92,9 @@ def visit(browser: Browser, yard: Yard) -> Iterator[Callable[..., Page]]:
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("console", heard)
-        page.goto(f"{yard.url}/{address}")
+        page.goto(f"{url}/{address}")
         if log_in:
-            page.get_by_label("Token").fill((yard.state / "admin.token").read_text().strip())
+            page.get_by_label("Token").fill((state / "admin.token").read_text().strip())
             page.get_by_role("button", name="Log in").click()
             page.get_by_role("navigation").wait_for()
         return page

@@ -11,7 +11,7 @@ from tests.cli.yard import Yard
 Visit = Callable[..., Page]
 expect.set_options(timeout=PATIENCE_MS)
 
-PAGES = ("fleet", "timeline", "queue", "jobs", "training", "models", "whatif", "audit", "tokens")
+PAGES = ("fleet", "timeline", "queue", "jobs", "training", "models", "whatif", "submit", "audit", "tokens")
 AXE = ROOT / "dashboard" / "node_modules" / "axe-core" / "axe.min.js"
 
 
@@ -94,6 +94,7 @@ def test_a_waiting_job_says_why_and_what_would_start_it(visit: Visit, yard: Yard
     page = visit(f"#/job/{job}")
     expect(page.get_by_text("needs 3 GPUs").first).to_be_visible()
     expect(page.get_by_text("ask for 2 GPUs instead of 3")).to_be_visible()
+    expect(page.get_by_text("Begins never, as things are")).to_be_visible()
     yard.run("cancel", job)
 
 
@@ -132,6 +133,9 @@ def test_what_if_is_asked_from_the_page(visit: Visit) -> None:
     page.get_by_role("button", name="What would happen?").click()
     expect(page.get_by_role("heading", name="What would happen")).to_be_visible()
     expect(page.locator("dl")).to_contain_text("no other job")
+    page.get_by_role("link", name="Queue").click()
+    expect(page.get_by_role("heading", name="Queue")).to_be_visible()
+    expect(page.get_by_role("button", name="What would happen?")).to_have_count(0)
 
 
 def test_a_token_is_made_shown_once_and_revoked(visit: Visit, yard: Yard) -> None:
@@ -172,8 +176,15 @@ def test_a_sweep_is_drawn_with_its_best_run(visit: Visit, yard: Yard) -> None:
     expect(page.locator("circle")).to_have_count(3)
     expect(page.locator("circle.best title")).to_contain_text("auc=0.875")
     expect(page.locator("path.best")).to_have_count(1)
+    runs = page.get_by_role("region", name="Runs").get_by_role("row")
+    expect(runs.nth(1)).to_contain_text("0.875")
+    expect(runs.nth(3)).to_contain_text("0.5")
     page.get_by_role("button", name="All training").click()
-    expect(page.get_by_role("region", name="Models and modes")).to_contain_text("mlp")
+    matrix = page.get_by_role("region", name="Models and modes")
+    expect(matrix.get_by_role("row").filter(has_text="mlp")).to_contain_text("succeeded")
+    page.get_by_label("across").select_option("machines")
+    expect(matrix.get_by_role("columnheader", name="box")).to_be_visible()
+    expect(matrix.get_by_role("row").filter(has_text="mlp, quick")).to_contain_text("succeeded")
 
 
 def test_the_audit_tells_who_did_what(visit: Visit, yard: Yard) -> None:
@@ -200,6 +211,11 @@ def test_a_page_that_was_opened_while_the_hub_starts_goes_on_by_itself(visit: Vi
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
     page.unroute("**/v1/session")
     expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_an_address_that_was_cut_amid_an_escape_says_that_nothing_is_there(visit: Visit) -> None:
+    page = visit("#/nothing/%E0%A4")
+    expect(page.get_by_text("There is no such page")).to_be_visible()
 
 
 def test_keys_lead_from_page_to_page_and_to_the_search(visit: Visit) -> None:

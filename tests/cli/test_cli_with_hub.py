@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.cli.terminal import Terminal
 from tests.cli.yard import OSTLER, Yard, until
 
 
@@ -49,6 +50,18 @@ def test_submit_prints_the_id_and_nothing_else(yard: Yard) -> None:
     assert done.returncode == 0
     assert re.fullmatch(r"[0-9a-z]{18}\n", done.stdout)
     assert done.stderr == ""
+
+
+def test_a_file_that_stays_behind_is_told_of_with_how_to_take_it_along(yard: Yard, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    command = [*OSTLER, "run", "--", "python", "train.py"]
+    alone = subprocess.run(command, cwd=tmp_path, env=yard.environment, capture_output=True, text=True, timeout=60)
+    assert alone.returncode == 2
+    assert "starts in an empty folder, without train.py; --snapshot . takes this folder along" in alone.stderr
+    command[len(OSTLER) + 1 : len(OSTLER) + 1] = ["--snapshot", "."]
+    along = subprocess.run(command, cwd=tmp_path, env=yard.environment, capture_output=True, text=True, timeout=60)
+    assert (along.returncode, along.stdout) == (0, "trained\n")
+    assert "empty folder" not in along.stderr
 
 
 def test_submit_and_wait_exits_with_the_outcome(yard: Yard) -> None:
@@ -324,3 +337,15 @@ def test_a_run_survives_a_hub_that_is_killed_and_started_again(yard: Yard) -> No
     rest, told = process.communicate(timeout=30)
     assert rest == "after\n"
     assert process.returncode == 5, told
+
+
+def test_in_a_terminal_run_says_what_a_job_waits_for_and_a_wait_shows_how_far_it_is(yard: Yard) -> None:
+    waits = Terminal(yard, "run", "--name", "hopeful", "--gpus", "7", "--", "true", columns=200)
+    assert "hopeful" in waits.until("waits for a place")
+    assert "needs 7 GPUs" in waits.until("GPUs")
+    assert yard.run("cancel", "hopeful").returncode == 0
+    assert waits.exit_code() == 1
+    bar = Terminal(yard, "submit", "--array", "3", "--wait", "--", "sleep", "1", columns=120)
+    bar.until("waiting for the job")
+    bar.until("of 3 succeeded")
+    assert bar.exit_code() == 0

@@ -54,6 +54,21 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert set(COMMANDS) <= listed
 
 
+def test_no_sentence_of_a_list_of_commands_is_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    assert "..." not in capsys.readouterr().out.split("Start:")[1]
+
+
+def test_the_list_of_errors_has_two_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain"]) == 0
+    assert all("  " in line for line in capsys.readouterr().out.splitlines())
+
+
+def test_the_beginning_of_an_errors_name_leads_to_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "quota"]) == 5
+    assert "did you mean 'quota-exceeded'?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0

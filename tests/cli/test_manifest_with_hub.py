@@ -203,7 +203,7 @@ def test_the_status_has_the_manifest_its_sweeps_and_its_failures(yard: Yard, tra
     assert re.search(r"Manifest  \w+\.toml, applied \w+ ago\n  █+✗+", out)
     assert re.search(r"4 of \d completed", out)
     assert re.search(r"mlp-\{lr\}-\{width\} +█{12} +4 of 4 +– +val_loss +0\.017813 +lr=0\.01 width=128", out)
-    assert re.search(r"diverges +\w+ +box +ValueError: the loss is not finite", out)
+    assert re.search(r"diverges +\w+( \w+)? +box +ValueError: the loss is not finite", out)
     assert yard.json("status")["manifest"]["counts"]["completed"] == 4
 
 
@@ -279,3 +279,9 @@ def asked(yard: Yard, answer: str, *arguments: str) -> tuple[int, str]:
     code = process.wait(20)
     os.close(ours)
     return code, told.decode()
+
+
+def test_a_sweep_is_waited_for_as_one_and_judged_by_all_of_its_runs(yard: Yard, trained: list[str]) -> None:
+    assert yard.run("sweeps", "wait", "mlp").returncode == 0
+    done = yard.run("sweeps", "wait", "no-such-sweep")
+    assert done.returncode == 5

@@ -72,6 +72,12 @@ def test_a_job_is_shown_with_its_attempts_and_what_to_do_next() -> None:
     assert f"ostler logs {RUNNING['id']}" in found
 
 
+def test_a_service_is_shown_with_where_it_is_reached() -> None:
+    service = {**RUNNING, "name": "a clock", "spec": {**RUNNING["spec"], "type": "service"}}
+    assert "/services/a%20clock/ on the hub" in "\n".join(lines_of(jobs.job_screen(service, NOW)))
+    assert "/services/" not in "\n".join(lines_of(jobs.job_screen(RUNNING, NOW)))
+
+
 def test_what_looks_like_a_secret_is_not_put_on_a_screen() -> None:
     found = "\n".join(lines_of(jobs.job_screen(RUNNING, NOW)))
     assert "RATE=0.1" in found

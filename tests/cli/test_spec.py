@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ostler.cli.spec import FIELDS, SpecOptions, build_spec, option_of
+from ostler.cli.spec import FIELDS, SpecOptions, build_spec, left_behind, option_of
 from ostler.domain.errors import BadInput, Unreadable
 from ostler.domain.job import JobSpec
 
@@ -43,6 +43,33 @@ def test_a_part_of_a_gpu_and_types_that_will_do_are_passed_on() -> None:
 def test_amounts_may_be_left_to_the_hub() -> None:
     spec = build_spec(SpecOptions(command=["x"], vram="auto", memory=" Auto ", on_oom="larger"))
     assert spec == {"command": ["x"], "min_vram_gb": "auto", "min_memory_gb": "auto", "on_oom": "larger"}
+
+
+def test_a_manifest_is_not_taken_for_a_spec(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.toml"
+    path.write_text('[[jobs]]\nmodel = "a"\n')
+    with pytest.raises(BadInput, match=f"is a manifest; `ostler apply {path}` is for those"):
+        spec_of(file=path)
+
+
+@pytest.mark.parametrize(
+    ("command", "file"),
+    [
+        (["python", "train.py"], "train.py"),
+        (["./train.py", "--lr", "1"], "./train.py"),
+        (["train.py"], None),
+        (["python", "-c", "x" * 5000], None),
+        (["python", "elsewhere.py"], None),
+        (["ls", "."], None),
+    ],
+)
+def test_files_of_this_folder_that_a_command_names_are_known(
+    command: list[str], file: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").touch()
+    monkeypatch.chdir(tmp_path)
+    assert left_behind(command) == file
+    assert left_behind([command[0], str(tmp_path / "train.py")]) in (None, "./train.py"), "absolute paths are meant so"
 
 
 def test_times_are_read_in_the_units_people_write() -> None:

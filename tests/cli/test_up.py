@@ -55,6 +55,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 def test_up_says_how_to_use_it_runs_jobs_and_stops_on_ctrl_c(up: Up) -> None:
+    assert any(line.endswith(f"asks for the token in {up.yard.state / 'admin.token'}") for line in up.told)
     assert f"export OSTLER_HUB={up.url} OSTLER_STATE_DIR={up.yard.state}" in up.told
     done = up.yard.run("run", "--", "echo", "hello from the fleet")
     assert (done.returncode, done.stdout) == (0, "hello from the fleet\n")
@@ -99,6 +100,6 @@ def test_a_port_that_is_taken_is_told_by_the_hub_and_ends_everything(tmp_path: P
             timeout=40,
         )
     assert done.returncode == 2
-    assert "cannot listen on" in done.stderr
+    assert "cannot listen on" in done.stderr and "--port N takes another port" in done.stderr
     assert "the hub ended by itself" in done.stderr
     assert done.stdout == ""

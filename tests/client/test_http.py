@@ -221,6 +221,14 @@ def test_names_are_quoted() -> None:
     assert scripted.paths == ["/v1/jobs/a%20b%2Fc%3Fd%23e"]
 
 
+@pytest.mark.parametrize("under", ["/lab/ostler", "/lab/ostler/"])
+def test_a_hub_under_a_path_of_a_proxy_is_asked_there(under: str) -> None:
+    with ScriptedHub(reply({"id": "x"}), reply({"id": "x"})) as scripted, Hub(scripted.url + under) as hub:
+        hub.job("a")
+        hub.job("b")
+    assert scripted.paths == ["/lab/ostler/v1/jobs/a", "/lab/ostler/v1/jobs/b"]
+
+
 def test_queries_leave_out_what_was_not_asked() -> None:
     with ScriptedHub(reply({"jobs": [], "next": None})) as scripted, connect(scripted) as hub:
         hub.jobs()

@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from tests.bridge.shell_batch import ShellBatch
+from tests.e2e.paddock import until
 
+from ostler.bridge.cluster import Cluster
 from ostler.runtime.base import Ended, Held, Launch, Runtime
 from ostler.runtime.fake import FakeMachine, FakeRuntime
 from ostler.runtime.process import ProcessRuntime
@@ -25,6 +28,10 @@ class Machine(Protocol):
         ...
 
     def let_end(self, attempt: str, exit_code: int) -> None: ...
+
+    async def begun(self, *attempts: str) -> None:
+        """Until all of these have, where a launch alone does not see to that."""
+        ...
 
     def pass_time(self, seconds: float) -> None: ...
 
@@ -45,6 +52,9 @@ class FakeOne:
 
     def let_end(self, attempt: str, exit_code: int) -> None:
         self._machine.end(attempt, exit_code, output=b"hello\n")
+
+    async def begun(self, *attempts: str) -> None:
+        pass
 
     def pass_time(self, seconds: float) -> None:
         self._now += seconds
@@ -76,6 +86,9 @@ class RealOne:
     def let_end(self, attempt: str, exit_code: int) -> None:
         os.write(self._gates[attempt], b"%d\n" % exit_code)
 
+    async def begun(self, *attempts: str) -> None:
+        pass
+
     def pass_time(self, seconds: float) -> None:
         """It does so by itself; the deadlines in here are short."""
 
@@ -84,12 +97,39 @@ class RealOne:
             os.close(gate)
 
 
-@pytest.fixture(params=["fake", "process"])
+class BatchOne(RealOne):
+    """The processes are jobs of a batch system, and every worker is a bridge to it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.system = ShellBatch()
+        self._loops: list[asyncio.Task[None]] = []
+
+    def worker(self) -> Runtime:
+        cluster = Cluster(self.system, self._folder, look_s=0.02)
+        runtime = cluster.runtime("here")
+        cluster.take()
+        self._loops.append(asyncio.get_running_loop().create_task(cluster.run()))
+        return runtime
+
+    async def begun(self, *attempts: str) -> None:
+        logs = [self._folder / "workers/here/attempts" / attempt / "log" for attempt in attempts]
+        await asyncio.to_thread(until, lambda: all(log.exists() for log in logs), f"{attempts} have begun", WAIT_S)
+
+    def close(self) -> None:
+        super().close()
+        for loop in self._loops:
+            assert not loop.done() or loop.exception() is None
+            loop.cancel()
+        self.system.close()
+
+
+@pytest.fixture(params=["fake", "process", "batch"])
 async def machine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Machine]:
     if request.param == "fake":
         yield FakeOne(tmp_path)
         return
-    real = RealOne(tmp_path)
+    real = RealOne(tmp_path) if request.param == "process" else BatchOne(tmp_path)
     yield real
     last = real.worker()
     await last.open()
@@ -224,6 +264,7 @@ async def test_what_runs_when_a_worker_goes_is_taken_back_by_the_next(machine: M
     first = await _opened(machine)
     await first.launch(machine.task("a"))
     await first.launch(machine.task("b"))
+    await machine.begun("a", "b")
     await first.close(stop_tasks=False)
     assert await _rest(first) == []
     second = machine.worker()
@@ -326,6 +367,7 @@ async def test_what_waits_can_be_called_back_and_those_behind_it_wait_for_what_i
 async def test_what_has_been_started_is_not_called_back(machine: Machine) -> None:
     runtime = await _opened(machine)
     await runtime.launch(machine.task("a"))
+    await machine.begun("a")
     await runtime.call_back("a", "called back")
     await runtime.call_back("nobody", "called back")
     machine.let_end("a", 0)

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ostler.core.axes import Axis, Gpus, gpu_need
-from ostler.core.room import Holding, Room, pick_devices
+from ostler.core.holding import Holding
+from ostler.core.room import Room, pick_devices
 from ostler.domain.resources import Device, Grant, Offer, Request
 
 SIZES = st.sampled_from([0, 8_192, 16_384, 24_576])

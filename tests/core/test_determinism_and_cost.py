@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.plain import only_plain
 from tests.core.stable import ACTS, NO_EXPLAIN, Stable
 from tests.core.yard import Yard, submission
 
@@ -228,6 +229,7 @@ def test_jobs_that_ask_for_something_else_one_by_one_do_not_walk_over_those_that
     assert yard.queue() == [job.id for job in jobs]
 
 
+@only_plain
 def test_workers_in_the_same_state_are_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [0]
     real = score.loss

@@ -47,6 +47,12 @@ def test_a_gang_that_does_not_fit_whole_takes_nothing_and_lets_others_pass(yard:
     assert sorted(yard.where(f"gang.{rank}") for rank in range(3)) == ["a", "b", "c"]
 
 
+def test_a_gang_of_more_machines_than_there_are_is_told_so(yard: Yard) -> None:
+    yard.submit("gang", node_count=4, min_cpu_cores=2)
+    summary = yard.why("gang").summary
+    assert summary == "needs 4 workers at once, and only 3 of the registered ones could ever take it"
+
+
 def test_a_gang_has_succeeded_only_when_all_members_have(yard: Yard) -> None:
     running_gang(yard)
     yard.end("gang.0")

@@ -6,10 +6,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.plain import only_plain
 from tests.core.yard import Yard
 
 from ostler.core.learning import kinds
-from ostler.core.learning.kinds import Kinds, Run, kind_of
+from ostler.core.learning.kind import Run
+from ostler.core.learning.kinds import Kinds, kind_of
 from ostler.domain.job import JobSpec, Training
 
 
@@ -67,6 +69,7 @@ def test_another_name_program_script_template_model_or_type_is_another_kind() ->
     assert all(0 < one < 2**63 for one in different)
 
 
+@only_plain
 def test_a_queue_of_equal_jobs_shares_its_kind() -> None:
     yard = Yard()
     for number in range(3):

@@ -7,7 +7,8 @@ from tests.core.yard import Yard, holding
 
 from ostler.core.events import Keep
 from ostler.core.learning import followers, lessons
-from ostler.core.learning.kinds import STEP_MIB, Kind, kind_of
+from ostler.core.learning.kind import STEP_MIB, Kind
+from ostler.core.learning.kinds import kind_of
 from ostler.domain.job import JobSpec
 from ostler.domain.worker import ActiveTask
 

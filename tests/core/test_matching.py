@@ -7,8 +7,8 @@ import pytest
 from tests.core.yard import Yard, capabilities, holding
 
 from ostler.core.effects import AssignTask
+from ostler.core.holding import Holding
 from ostler.core.match import Reason, unmet
-from ostler.core.room import Holding
 from ostler.domain.job import JobSpec
 from ostler.domain.worker import DeviceInfo, Slots
 

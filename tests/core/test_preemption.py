@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from tests.core.plain import only_plain
 from tests.core.yard import Yard, holding
 
 from ostler.core.effects import CancelTask
@@ -272,6 +273,7 @@ def test_a_gang_that_lacked_too_much_is_helped_when_room_has_come() -> None:
     assert told_to_stop(yard) == ["victim"]
 
 
+@only_plain
 def test_a_pass_looks_for_victims_only_where_something_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     yard = Yard()
     for number in range(8):

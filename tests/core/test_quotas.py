@@ -40,7 +40,8 @@ def test_queued_jobs_over_the_quota_are_refused_with_its_name() -> None:
     yard.submit("waits")
     yard.submit("refused")
     errors = [str(effect.error) for effect in yard.heard if isinstance(effect, Refuse)]
-    assert errors == ["ann has 1 queued jobs and asks for 1 more; the quota queued_jobs is 1"]
+    told = "ann has 1 queued jobs and asks for 1 more; the quota queued_jobs is 1: "
+    assert errors == [told + "wait until some have started, cancel some, or ask an operator for more"]
     assert "refused" not in yard.fleet.jobs
 
 

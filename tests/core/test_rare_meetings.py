@@ -5,7 +5,7 @@ from tests.core.test_holds import held, passed_over
 from tests.core.yard import Yard
 
 from ostler.core.events import WorkerBeat
-from ostler.core.room import NOTHING
+from ostler.core.holding import NOTHING
 from ostler.domain.quota import Quota, Quotas
 
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from tests.core.strategies import needs
 from tests.core.yard import Yard, capabilities
 
-from ostler.core.room import Room, holding, pick_devices
+from ostler.core.holding import holding
+from ostler.core.room import Room, pick_devices
 from ostler.domain.job import JobSpec
 from ostler.domain.worker import Capabilities
 

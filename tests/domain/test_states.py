@@ -9,7 +9,7 @@ LIFE = {
     "pending": {"assigned", "running", "succeeded", "failed", "cancelled", "unschedulable"},
     "assigned": {"running", "pending", "orphaned", "succeeded", "failed", "cancelled"},
     "running": {"pending", "orphaned", "succeeded", "failed", "cancelled"},
-    "orphaned": {"running", "pending", "succeeded", "failed", "cancelled"},
+    "orphaned": {"running", "assigned", "pending", "succeeded", "failed", "cancelled"},
     "succeeded": {"pending"},
     "failed": {"pending"},
     "cancelled": {"pending"},

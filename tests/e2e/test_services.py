@@ -37,7 +37,7 @@ def fleet() -> Iterator[ostler.Fleet]:
 
 
 def call(fleet: ostler.Fleet, path: str) -> str:
-    token = fleet.hub._transport._pool.headers["Authorization"]
+    token = fleet.hub.credentials()[0]["Authorization"]
     request = urllib.request.Request(fleet.url + path, headers={"Authorization": token})
     with urllib.request.urlopen(request, timeout=40) as answer:
         return answer.read().decode()

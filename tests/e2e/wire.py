@@ -21,6 +21,8 @@ class Wire:
         self._writers: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_cut = False
+        self.passed = 0
+        """Bytes, in both directions."""
         self._thread = threading.Thread(target=self._loop.run_forever, name="wire", daemon=True)
         self._thread.start()
         self._do(self._begin)
@@ -118,6 +120,7 @@ class Wire:
                 with contextlib.suppress(OSError):
                     writer.write_eof()
                 return
+            self.passed += len(data)
             writer.write(data)
             await writer.drain()
 

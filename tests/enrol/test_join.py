@@ -5,7 +5,6 @@ import json
 import os
 import shlex
 import signal
-import socket
 import stat
 import subprocess
 import threading
@@ -311,7 +310,8 @@ def test_where_several_have_joined_one_must_be_named(machine: Machine, yard: Yar
 def test_a_join_token_says_how_long_it_is_good_and_what_to_do_with_it(yard: Yard) -> None:
     made = yard.run("token", "create", "--join", "--expires", "90m")
     assert made.returncode == 0
-    assert f"ostler join http://{socket.gethostname()}:{yard.port} TOKEN" in made.stderr
+    assert f"only its own machine can join: ostler join http://127.0.0.1:{yard.port} TOKEN" in made.stderr
+    assert "for other machines start it with: ostler up --host 0.0.0.0 --tls auto" in made.stderr
     assert "good until" in made.stderr
     document = yard.json("token", "create", "--join")
     assert document["role"] == "join-once" and document["expires_at"]

@@ -27,7 +27,7 @@ FROM_HUB: dict[str, tuple[set[str], set[str]]] = {
     "job_cancel": ({"task_id", "reason", "grace_seconds"}, {"attempt", "unstarted"}),
     "metrics_response": ({"text"}, set()),
     "log_request": ({"task_id", "attempt"}, {"offset", "follow", "reached"}),
-    "relay_request": ({"relay_id", "task_id"}, {"attempt", "port", "url"}),
+    "relay_request": ({"relay_id", "task_id"}, {"attempt", "port", "url", "beside"}),
     "prewarm_hint": ({"task_id", "snapshot_id"}, {"snapshot_sha"}),
 }
 

@@ -18,6 +18,7 @@ from ostler.hub.main import Hub
 from ostler.hub.server import Server
 from ostler.hub.settings import Settings
 from ostler.ledger.sqlite import SqliteLedger
+from ostler.store.shelves import Shelves
 
 STEP_S = 10.0
 """Time moves in steps like this, as a hub that runs sees it; a longer step looks like a hub that was away."""
@@ -68,6 +69,8 @@ class RunningHub:
         self.manifest = manifest
         self.settings = Settings()
         """What a hub that starts from now on reads from its ostler.toml."""
+        self.shelves: Shelves | None = None
+        """Where it keeps bytes; None: in its state folder."""
         self.clock = ManualClock()
         self.workers: list[Worker] = []
         self._callers: list[Api] = []
@@ -83,7 +86,7 @@ class RunningHub:
         self._port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
         self._ledger = SqliteLedger(self.state / "ostler.db")
-        self._hub = Hub(self._ledger, self.state, self.clock, self.settings, self.manifest)
+        self._hub = Hub(self._ledger, self.state, self.clock, self.settings, self.manifest, shelves=self.shelves)
         self._server = PromptServer(self._hub.app)
         self._serving = asyncio.create_task(self._hub.serve(self._server, listener))
         self.admin_token = (self.state / "admin.token").read_text().strip()

@@ -1,5 +1,7 @@
 """Arrays: N independent tasks of one job, `<id>.0` and on."""
 
+import base64
+
 import pytest
 from tests.protocol.api import Api
 from tests.protocol.client import Worker
@@ -112,6 +114,19 @@ async def test_the_tasks_of_an_array_are_paged(api: Api, hub: RunningHub) -> Non
         seen += [task["index"] for task in page["tasks"]]
         after = page["next"]
     assert seen == [0, 1, 2, 3, 4]
+
+
+async def test_of_the_tasks_that_have_ended_the_values_come_with_the_list(api: Api, hub: RunningHub) -> None:
+    worker = await hub.worker("many", slots=3)
+    job = await api.submit(array=3)
+    first, second, third = await worker.take_all(*(f"{job}.{index}" for index in range(3)))
+    await worker.end(third, result=base64.b64encode(b"value").decode())
+    await worker.end(first, "failed", 5)
+    page = await api.get(f"/v1/jobs/{job}/tasks?ended=1")
+    found = [(task["id"], task["state"], task["exit_code"], task["value"]) for task in page["tasks"]]
+    value = base64.b64encode(b"value").decode()
+    assert found == [(f"{job}.0", "failed", 5, None), (f"{job}.2", "succeeded", 0, value)]
+    await worker.end(second)
 
 
 async def test_retries_and_losses_are_counted_for_each_task_by_itself(api: Api, worker: Worker) -> None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from starlette.requests import Request
 from starlette.types import Message
 from tests.protocol import client
 from tests.protocol.api import Api
@@ -225,6 +226,7 @@ async def test_a_download_that_has_begun_goes_on_when_its_file_is_removed(tmp_pa
 
     await store.put(sha256(DATA), chunks())
     sent: list[Message] = []
+    request = Request({"type": "http", "method": "GET", "headers": [], "query_string": b""})
 
     async def send(message: Message) -> None:
         sent.append(message)
@@ -233,8 +235,8 @@ async def test_a_download_that_has_begun_goes_on_when_its_file_is_removed(tmp_pa
         return await asyncio.Future()
 
     for span, status, expected in ((b"", 200, DATA), (b"bytes=1000000-", 206, DATA[1_000_000:])):
-        answer = download(store, sha256(DATA))
-        path = store.path(sha256(DATA))
+        answer = await download(store.shelf, sha256(DATA), request)
+        path = store.shelf.place(sha256(DATA))
         away = path.rename(path.with_name("away"))
         sent.clear()
         await answer({"type": "http", "method": "GET", "headers": [(b"range", span)] if span else []}, receive, send)
@@ -242,7 +244,7 @@ async def test_a_download_that_has_begun_goes_on_when_its_file_is_removed(tmp_pa
         away.rename(path)
     path.unlink()
     with pytest.raises(NotFound):
-        download(store, sha256(DATA))
+        await download(store.shelf, sha256(DATA), request)
 
 
 # Who may

@@ -16,6 +16,7 @@ from ostler.domain.quantities import MIB
 from ostler.hub.disk import MOST_RESERVED, Disk, DiskSettings, read_disk, room_at
 from ostler.hub.settings import Settings
 from ostler.store.blobs import BlobStore
+from ostler.store.folder import Folder
 from ostler.store.uploads import Uploads
 
 MORE_THAN_THERE_IS = 2**60
@@ -95,7 +96,7 @@ async def test_what_is_brought_leaves_room_for_the_ledger_on_a_small_disk_and_ha
     blobs = BlobStore(small / "blobs")
     with pytest.raises(NoSpace, match="the hub's disk is full; nothing was kept"):
         await blobs.put("0" * 64, endless(), to_the_last=True)
-    for put in (blobs.put, Uploads(small / "parts", lambda sha256: small / sha256).put):
+    for put in (blobs.put, Uploads(small / "parts", Folder(small / "objects", "artifact")).put):
         least.clear()
         with pytest.raises(NoSpace, match="do not fit"):
             await put("0" * 64, endless())

@@ -14,6 +14,9 @@ from ostler.hub.api import whatif
 
 Document = dict[str, Any]
 
+PATIENT = {"within_s": 20}
+"""What is looked for is found much sooner, except where many tests run at once."""
+
 
 async def busy(hub: RunningHub, api: Api) -> tuple[str, str]:
     """One GPU, the job that has it, and one that waits for it."""
@@ -88,7 +91,7 @@ async def test_an_estimate_has_a_band_and_follows_what_happens(hub: RunningHub, 
     assert first["start"]["likely"] < second["start"]["likely"]
     assert (await api.get(f"/v1/jobs/{running}/estimate"))["end"]["likely"]
     never = await api.get(f"/v1/jobs/{await api.submit(gpu_count=9)}/estimate")
-    assert never["never"] and never["words"] == "nothing that is known of would start it"
+    assert never["never"] and never["words"] == "never, as things are"
 
 
 async def test_a_list_shows_what_was_foreseen_when_somebody_asked(hub: RunningHub, api: Api) -> None:
@@ -179,7 +182,7 @@ async def test_what_if_a_job_were_submitted_says_when_it_would_start_and_submits
 ) -> None:
     _, waiting = await busy(hub, api)
     before = await everything(api)
-    found = await api.post("/v1/whatif", {"spec": {"gpu_count": 1, "priority": 3}})
+    found = await api.post("/v1/whatif", {"spec": {"gpu_count": 1, "priority": 3}, **PATIENT})
     assert found["now"] is None
     assert found["then"]["start"]["likely"] and found["then"]["summary"].startswith("waits for room")
     assert [one["id"] for one in found["later"]["jobs"]] == [waiting]
@@ -202,7 +205,7 @@ async def test_what_if_something_were_otherwise_the_job_would_start_earlier(
     await api.post("/v1/workers/closed/drain")
     _, waiting = await busy(hub, api)
     before = await everything(api)
-    found = await api.post("/v1/whatif", {"job_id": waiting, **question})
+    found = await api.post("/v1/whatif", {"job_id": waiting, **question, **PATIENT})
     assert found["then"]["start"]["likely"] < found["now"]["start"]["likely"]
     assert "words" in found["then"]
     assert await everything(api) == before
@@ -218,7 +221,7 @@ async def test_what_if_a_worker_were_drained_or_removed_nothing_would_start(hub:
 async def test_what_if_a_job_had_another_priority_moves_the_others(hub: RunningHub, api: Api) -> None:
     _, first = await busy(hub, api)
     second = await api.submit(gpu_count=1)
-    found = await api.post("/v1/whatif", {"job_id": second, "priority": 7})
+    found = await api.post("/v1/whatif", {"job_id": second, "priority": 7, **PATIENT})
     assert found["then"]["start"]["likely"] < found["now"]["start"]["likely"]
     assert (found["later"]["count"], found["later"]["jobs"][0]["id"]) == (1, first)
     assert (await api.job(second))["spec"].get("priority", 0) == 0
@@ -229,7 +232,7 @@ async def test_what_if_with_another_policy(hub: RunningHub, api: Api) -> None:
     await worker.take(await api.submit(gpu_count=2))
     await api.submit(gpu_count=9)
     small = await api.submit(gpu_count=1)
-    found = await api.post("/v1/whatif", {"job_id": small, "policy": {"head_blocks": True}})
+    found = await api.post("/v1/whatif", {"job_id": small, "policy": {"head_blocks": True}, **PATIENT})
     assert found["now"]["start"]["likely"] and found["then"].get("never")
 
 

@@ -201,6 +201,7 @@ async def test_what_was_seen_free_bounds_what_is_given(hub: RunningHub, api: Api
         (b"{}", 422),
         (b'{"hostname": "", "capability": {"cpu_cores": 1, "ram_available_gib": 1}}', 422),
         (b'{"hostname": "a\\nb", "capability": {"cpu_cores": 1, "ram_available_gib": 1}}', 422),
+        (b'{"hostname": "a\\n", "capability": {"cpu_cores": 1, "ram_available_gib": 1}}', 422),
         (b'{"hostname": "pi"}', 422),
         (b'{"hostname": "pi", "capability": 3}', 422),
         (b'{"hostname": "pi", "capability": {"cpu_cores": -1, "ram_available_gib": 1}}', 422),

@@ -67,14 +67,14 @@ def test_the_flag_goes_before_the_variable_and_that_before_the_file(
     chosen, state = load(file), tmp_path
     for variable in ("OSTLER_STORE", "OSTLER_URL"):
         monkeypatch.delenv(variable, raising=False)
-    assert (config.store_dir(None, "", state), config.own_url("", "")) == (state, "")
-    assert config.store_dir(None, chosen.store, state) == Path("/of/the/file")
+    assert (config.store_places("", "", state), config.own_url("", "")) == ((state, ""), "")
+    assert config.store_places("", chosen.store, state) == (Path("/of/the/file"), "")
     assert config.own_url("", chosen.url) == "http://file:1"
     monkeypatch.setenv("OSTLER_STORE", "/of/the/variable")
     monkeypatch.setenv("OSTLER_URL", "https://variable")
-    assert config.store_dir(None, chosen.store, state) == Path("/of/the/variable")
+    assert config.store_places("", chosen.store, state) == (Path("/of/the/variable"), "")
     assert config.own_url("", chosen.url) == "https://variable"
-    assert config.store_dir(Path("/of/the/flag"), chosen.store, state) == Path("/of/the/flag")
+    assert config.store_places("/of/the/flag", chosen.store, state) == (Path("/of/the/flag"), "")
     assert config.own_url("http://flag", chosen.url) == "http://flag"
 
 

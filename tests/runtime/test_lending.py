@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import msgspec
 import psutil
 import pytest
 from tests.runtime.tasks import PATH, WAIT_S, A, B, Ends, Signpost, is_alive, shell, supervisor_pid
 from tests.runtime.test_warm import ME, Calls
 
+import ostler
 from ostler.runtime.process import ProcessRuntime
 from ostler.runtime.waiting import Waiting
 
@@ -380,3 +382,135 @@ def test_a_follower_waits_for_that_one_alone() -> None:
     waiting = _waiting(("c", {"a", "b"}), ("d", {"a"}))
     assert waiting.follower("a") == {"attempt": "d"}
     assert waiting.follower("b") is None
+
+
+MEANWHILE = """
+import base64, json, os, pickle, signal, sys, time
+import cloudpickle
+from ostler.runtime.clock import also_asleep
+from ostler.runtime.journal import Journal
+from ostler.runtime.keeper import Keeper
+from ostler.runtime.processes import open_table
+
+folder, first_taken, by_us = sys.argv[1], sys.argv[2], int(sys.argv[3])
+os.mkdir(folder + "/attempts")
+diary, gate, ends = folder + "/diary", folder + "/gate", {}
+os.mkfifo(gate)
+keeper = Keeper(folder + "/attempts", Journal(folder + "/journal", "boot"), open_table())
+
+
+def note(diary, word):
+    with open(diary, "a") as file:
+        file.write(word + " ")
+    return word
+
+
+def held_up(diary, word, gate):
+    with open(gate) as file:
+        file.read(1)
+    return note(diary, word)
+
+
+def launch(name, function, *args, after=""):
+    with open(f"{folder}/{name}.pkl", "wb") as file:
+        file.write(cloudpickle.dumps(("call", function, (diary, name, *args), {})))
+    env = {"OSTLER_ATTEMPT": name, "OSTLER_CALL": f"{folder}/{name}.pkl", "OSTLER_RESULT": f"{folder}/{name}.result"}
+    order = {"attempt": name, "task_id": "t", "argv": [sys.executable], "env": {**os.environ, **env}, "warm": "k"}
+    keeper.launch({**order, "deadline_s": 0, "grace_s": 1, "after": [after] if after else []}, also_asleep())
+
+
+def until(holds):
+    deadline = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < deadline, (ends, open(diary).read())
+        keeper.reap(also_asleep())
+        keeper.hear(also_asleep())
+        keeper.tick(also_asleep())
+        keeper.start_ready(also_asleep())
+        ends.update((end["attempt"], end) for end in map(json.loads, keeper.take_news()))
+        time.sleep(0.002)
+
+
+class Meanwhile:
+    # The interpreter goes on, and takes one of its orders after the other, when so many have been taken back.
+    def __init__(self, its_end):
+        self.its_end, self.calls = its_end, 0
+
+    def recv(self, *args):
+        self.calls += 1
+        if self.calls == by_us + 1:
+            if first_taken == "running":
+                with open(gate, "w") as file:
+                    file.write("x")
+            else:
+                os.kill(interpreter.pid, signal.SIGCONT)
+            deadline = time.monotonic() + 20
+            while "e" not in open(diary).read().split():
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
+        return self.its_end.recv(*args)
+
+    def __getattr__(self, name):
+        return getattr(self.its_end, name)
+
+
+for number in range(10):
+    launch(f"warm{number}", note)
+    until(lambda: f"warm{number}" in ends)
+[interpreter] = keeper._pool._idle
+os.unlink(diary)
+open(diary, "w").close()
+if first_taken == "running":
+    launch("a", held_up, gate)
+else:
+    os.kill(interpreter.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, interpreter.pid, os.WSTOPPED)
+    launch("a", note)
+for before, name in zip("abcd", "bcde"):
+    launch(name, note, after=before)
+keeper.start_ready(also_asleep())
+assert list(interpreter.ahead) == list("bcde"), interpreter.ahead
+if first_taken == "running":
+    time.sleep(0.2)
+interpreter.its_end = Meanwhile(interpreter.its_end)
+keeper._take_back(interpreter, also_asleep())
+until(lambda: all(name in ends for name in "abcde"))
+told = {name: pickle.loads(base64.b64decode(ends[name].get("result", "")) or b"N.") for name in "abcde"}
+print(json.dumps([told, sorted(open(diary).read().split()), {name: ends[name]["error"] for name in "abcde"}]))
+keeper.leave()
+"""
+
+
+async def _meanwhile(folder: Path, first_taken: str, by_us: int) -> list[Any]:
+    source = str(Path(ostler.__file__).parent.parent)
+    done = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", MEANWHILE, str(folder), first_taken, str(by_us)),
+        env={"PATH": PATH, "PYTHONPATH": source},
+        stdout=-1,
+        stderr=-1,
+    )
+    out, err = await done.communicate()
+    assert not err, err.decode()
+    found: list[Any] = msgspec.json.decode(out)
+    return found
+
+
+@pytest.mark.parametrize("by_us", [1, 2, 3])
+async def test_what_is_taken_back_while_the_interpreter_goes_on_is_told_apart_from_what_that_took(
+    tmp_path: Path, by_us: int
+) -> None:
+    told, written, errors = await _meanwhile(tmp_path, "running", by_us)
+    assert told == {name: ["value", name] for name in "abcde"}, "each has its own value"
+    assert written == list("abcde"), "and ran once"
+    assert set(errors.values()) == {""}
+
+
+async def test_one_that_was_begun_before_its_turn_is_lost_and_not_taken_for_the_one_whose_turn_it_was(
+    tmp_path: Path,
+) -> None:
+    told, written, errors = await _meanwhile(tmp_path, "not begun", 2)
+    assert told["a"] == ["value", "a"] and told["b"] == ["value", "b"], "taken back, and begun anew"
+    assert written.count("a") == written.count("b") == 1
+    assert all(errors[name] and told[name] is None for name in "cde"), "nobody knows which of these have begun"
+    assert all(written.count(name) <= 1 for name in "cde")

@@ -67,3 +67,19 @@ async def test_a_peak_that_a_worker_was_told_of_is_in_the_end_that_the_next_one_
     ends = Ends(again)
     assert (await ends.of(A)).peak_memory_mib >= 80
     await again.close(stop_tasks=True)
+
+
+@needs_proc
+async def test_what_a_tree_takes_at_the_moment_is_told_while_it_runs(
+    runtime: ProcessRuntime, ends: Ends, post: Signpost
+) -> None:
+    busy = f"x = b'1' * (50 << 20)\nfor _ in range(2_000_000): pass\nopen({str(post.path)!r}).read(1)"
+    await runtime.launch(python(A, busy))
+    async with asyncio.timeout(WAIT_S):
+        while A not in runtime.samples():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    mib, cpu_ms = runtime.samples()[A]
+    assert 50 <= mib < 120 and cpu_ms > 0
+    post.write("go")
+    await ends.of(A)
+    assert A not in runtime.samples()

@@ -245,3 +245,13 @@ def test_a_gpu_on_the_bus_is_told_from_no_gpu_at_all(tmp_path: Path) -> None:
         },
     )
     assert pci.gpu_vendors(root) == {pci.AMD}
+
+
+def test_what_nvml_said_of_a_real_h200_is_offered_as_one() -> None:
+    """Read on such a machine with `nvidia.read`, driver 580.159.04; nothing of it was written by hand."""
+    recorded = (Path(__file__).parent / "recorded/nvml-h200.json").read_bytes()
+    found = nvidia.offered(msgspec.json.decode(recorded, type=nvidia.Reading), {}, MEMORY)
+    assert (found.driver, found.notes, found.unified_memory) == ("580.159.04", [], False)
+    assert [(device.index, device.name) for device in found.devices] == [(0, "NVIDIA H200")]
+    assert naming.gpu_type(found.devices[0].name) == "H200"
+    assert 140 < found.devices[0].vram_gb < 141

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from ostler.runtime.attempts import Folders
 from ostler.runtime.prune import prune
 
 NOW = 1_800_000_000.0
@@ -29,6 +30,18 @@ def test_of_a_forgotten_attempt_only_the_log_stays(tmp_path: Path) -> None:
     os.utime(folder, (NOW, NOW))
     assert prune(tmp_path, [], 10**9, DAY_S, NOW) > 0
     assert os.listdir(folder) == ["log"]
+
+
+def test_a_folder_that_is_kept_for_the_next_attempt_is_whole_again_when_it_is_given_to_it(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    assert folders.make("first")
+    (tmp_path / "first" / "log").touch()
+    folders.release("first", as_new=True)
+    os.utime(tmp_path / "first", (NOW - 60, NOW - 60))
+    prune(tmp_path, [], 10**9, DAY_S, NOW)
+    assert folders.make("second")
+    assert os.listdir(tmp_path) == ["second"]
+    assert sorted(os.listdir(tmp_path / "second")) == ["log", "out", "work"]
 
 
 def test_old_ones_go_altogether(tmp_path: Path) -> None:

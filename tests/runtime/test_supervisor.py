@@ -64,6 +64,7 @@ def test_it_loads_nothing_but_the_standard_library_and_its_own_few_files() -> No
         "journal",
         "keeper",
         "lending",
+        "news",
         "peaks",
         "processes",
         "spawn",

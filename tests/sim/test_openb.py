@@ -57,7 +57,7 @@ def first_fit(fleet: Fleet, job: Job, among: int) -> tuple[Worker, Grant, Score]
     worker = fleet.workers[min(fleet.index.worker_at(number) for number in bits(among))]
     grant = pick_devices(job.shape.request, worker.room)
     assert grant is not None
-    return worker, grant, Score()
+    return worker, grant, Score({})
 
 
 def test_more_is_allocated_than_by_the_first_machine_that_fits(

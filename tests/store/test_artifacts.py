@@ -13,7 +13,6 @@ from tests.store.sending import Line, chunks, noise, sha256
 
 from ostler.domain.errors import NotFound
 from ostler.domain.records import ArtifactRecord
-from ostler.store import artifacts
 from ostler.store.artifacts import ArtifactStore
 from ostler.store.uploads import Span, Taken
 
@@ -65,7 +64,7 @@ async def test_an_artifact_is_found_under_its_model_and_mode(
     path = f"gbt_realistic/{sha256(data)}/{name}"
     assert names(tmp_path) == [path]
     assert (tmp_path / path).read_bytes() == data
-    assert (tmp_path / path).samefile(store.path(sha256(data))), "it does not take its room twice"
+    assert (tmp_path / path).samefile(store.shelf.place(sha256(data))), "it does not take its room twice"
     assert lines(tmp_path) == [
         {
             "artifact_id": sha256(data),
@@ -115,7 +114,7 @@ async def test_an_artifact_of_several_tasks_is_kept_once_and_has_a_line_for_each
     await kept(store, record(task="j1"), record(task="j2"), record(task="j3", model="mlp"))
     assert [line["task"] for line in lines(tmp_path)] == ["j1", "j2", "j3"]
     assert len(names(tmp_path)) == 2
-    assert store.path(sha256(PLAIN)).stat().st_nlink == 3
+    assert store.shelf.place(sha256(PLAIN)).stat().st_nlink == 3
 
 
 async def test_where_there_are_no_hard_links_it_is_copied(
@@ -124,7 +123,7 @@ async def test_where_there_are_no_hard_links_it_is_copied(
     def refuse(*_: Any) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(artifacts.os, "link", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     await kept(store, record())
     assert names(tmp_path) == [f"gbt_realistic/{sha256(PLAIN)}/bundle.tar"]
     assert (tmp_path / names(tmp_path)[0]).read_bytes() == PLAIN
@@ -186,7 +185,7 @@ async def test_an_artifact_is_found_by_the_beginning_of_its_id(store: ArtifactSt
 async def test_a_damaged_artifact_is_found_out(store: ArtifactStore) -> None:
     await kept(store)
     assert await store.verify(sha256(PLAIN))
-    path = store.path(sha256(PLAIN))
+    path = store.shelf.place(sha256(PLAIN))
     path.chmod(0o600)
     path.write_bytes(PLAIN[:-1] + b"?")
     assert not await store.verify(sha256(PLAIN))
@@ -200,13 +199,13 @@ async def test_a_damaged_artifact_is_healed_under_all_its_names_by_bringing_it_a
     store: ArtifactStore, tmp_path: Path
 ) -> None:
     await kept(store, record(task="j1"), record(task="j2", model="mlp"))
-    path = store.path(sha256(PLAIN))
+    path = store.shelf.place(sha256(PLAIN))
     path.chmod(0o600)
     path.write_bytes(b"damaged")
     path.unlink()
     await store.put(sha256(PLAIN), chunks(PLAIN))
     assert len(names(tmp_path)) == 2
-    assert all((tmp_path / name).samefile(store.path(sha256(PLAIN))) for name in names(tmp_path))
+    assert all((tmp_path / name).samefile(store.shelf.place(sha256(PLAIN))) for name in names(tmp_path))
 
 
 # What nobody needs
@@ -218,7 +217,7 @@ async def test_what_is_wanted_or_young_is_no_orphan(store: ArtifactStore) -> Non
         await kept(store, data=data)
     old, wanted, young = (sha256(data) for data in three)
     for one in (old, wanted):
-        os.utime(store.path(one), (time.time() - 1000,) * 2)
+        os.utime(store.shelf.place(one), (time.time() - 1000,) * 2)
     now = time.time()
     assert store.orphans({wanted}, now - 900) == {old: 100}
     assert store.orphans({wanted}, now - 1100) == {}
@@ -239,7 +238,7 @@ async def test_what_is_removed_is_gone_under_all_its_names(store: ArtifactStore,
 
 async def test_what_somebody_has_come_back_to_meanwhile_is_not_removed(store: ArtifactStore, tmp_path: Path) -> None:
     await kept(store, record())
-    os.utime(store.path(sha256(PLAIN)), (time.time() - 1000,) * 2)
+    os.utime(store.shelf.place(sha256(PLAIN)), (time.time() - 1000,) * 2)
     assert store.orphans(set(), time.time() - 900) != {}
     assert store.touch(sha256(PLAIN))
     assert await removed(store, [sha256(PLAIN)], time.time() - 900) == {}
@@ -274,7 +273,7 @@ async def test_what_is_about_to_be_removed_is_not_here_for_anybody_and_may_be_br
         done, _ = await asyncio.wait([again], timeout=0.05)
         assert not done
     assert await again is Taken.NEW
-    assert store.path(sha256(PLAIN)).read_bytes() == PLAIN
+    assert store.shelf.place(sha256(PLAIN)).read_bytes() == PLAIN
     assert names(tmp_path) == []
 
 

@@ -53,7 +53,7 @@ def visible(folder: Path) -> list[str]:
 
 async def test_bytes_are_kept_under_their_hash_once(store: ArtifactStore, tmp_path: Path) -> None:
     assert await store.put(ID, chunks(DATA), size=len(DATA)) is Taken.NEW
-    assert store.path(ID).read_bytes() == DATA
+    assert store.shelf.place(ID).read_bytes() == DATA
     assert (store.size(ID), store.has(ID), store.offset(ID)) == (len(DATA), True, 0)
     assert await store.put(ID, chunks(DATA), size=len(DATA)) is Taken.THERE
     assert visible(tmp_path) == [f"objects/{ID[:2]}/{ID}"]
@@ -80,7 +80,7 @@ async def test_a_cut_upload_leaves_nothing_visible_and_goes_on_with_the_rest(
     assert (visible(tmp_path), store.has(ID)) == ([], False)
     assert store.offset(ID) == 2_000_000, "all that has come is kept"
     assert await store.put(ID, chunks(DATA[2_000_000:]), rest(2_000_000)) is Taken.NEW
-    assert store.path(ID).read_bytes() == DATA
+    assert store.shelf.place(ID).read_bytes() == DATA
 
 
 async def test_a_cancelled_upload_goes_on_too(store: ArtifactStore) -> None:
@@ -101,7 +101,7 @@ async def test_a_cut_upload_goes_on_after_a_restart(store: ArtifactStore, tmp_pa
     again = ArtifactStore(tmp_path)
     assert again.offset(ID) == 2_000_000
     assert await again.put(ID, chunks(DATA[2_000_000:]), rest(2_000_000)) is Taken.NEW
-    assert again.path(ID).read_bytes() == DATA
+    assert again.shelf.place(ID).read_bytes() == DATA
 
 
 async def test_an_upload_may_come_in_several_parts(store: ArtifactStore) -> None:
@@ -110,7 +110,7 @@ async def test_an_upload_may_come_in_several_parts(store: ArtifactStore) -> None
         await store.put(ID, chunks(DATA[first:end]), Span(first, end, len(DATA))) for first, end in pairwise(steps)
     ]
     assert taken == [Taken.PART, Taken.PART, Taken.PART, Taken.NEW]
-    assert store.path(ID).read_bytes() == DATA
+    assert store.shelf.place(ID).read_bytes() == DATA
 
 
 async def test_all_has_come_and_only_the_look_at_it_is_missing(store: ArtifactStore, tmp_path: Path) -> None:
@@ -199,7 +199,7 @@ async def test_a_newer_upload_takes_over_and_the_older_one_fails_at_its_next_wri
     newer.say(DATA[3 * MIB :])
     newer.end()
     assert await second is Taken.NEW
-    assert store.path(ID).read_bytes() == DATA
+    assert store.shelf.place(ID).read_bytes() == DATA
 
 
 @pytest.mark.usefixtures("hurried")
@@ -212,7 +212,7 @@ async def test_an_older_upload_that_comes_back_when_the_newer_one_is_done_finds_
     older.say(DATA[2 * MIB :])
     older.end()
     assert await first is Taken.THERE
-    assert store.path(ID).read_bytes() == DATA
+    assert store.shelf.place(ID).read_bytes() == DATA
 
 
 async def test_from_an_upload_that_is_at_work_nobody_takes_over(store: ArtifactStore) -> None:
@@ -241,13 +241,13 @@ async def test_of_many_uploads_of_one_artifact_that_go_on_all_end_with_it_there(
     taken = await asyncio.gather(*(bring() for _ in range(5)))
     assert taken.count(Taken.NEW) == 1
     assert taken.count(Taken.THERE) == 4
-    assert store.path(ID).read_bytes() == DATA
+    assert store.shelf.place(ID).read_bytes() == DATA
 
 
 async def test_different_artifacts_arrive_side_by_side(store: ArtifactStore) -> None:
     many = [noise(300_000, seed) for seed in range(20)]
     await asyncio.gather(*(store.put(sha256(data), chunks(data)) for data in many))
-    assert all(store.path(sha256(data)).read_bytes() == data for data in many)
+    assert all(store.shelf.place(sha256(data)).read_bytes() == data for data in many)
 
 
 # The disk
@@ -328,7 +328,7 @@ async def test_a_write_that_fails_half_way_is_made_good_when_the_upload_goes_on(
     offset = store.offset(ID)
     assert offset == 19 * 64 * 1024 + 100
     assert await store.put(ID, chunks(DATA[offset:]), rest(offset)) is Taken.NEW
-    assert store.path(ID).read_bytes() == DATA
+    assert store.shelf.place(ID).read_bytes() == DATA
 
 
 async def test_the_event_loop_goes_on_while_the_disk_does_not(

@@ -144,6 +144,11 @@ def test_who_speaks_no_tls_is_named_as_such(tmp_path: Path) -> None:
         ask(plain.port, Trust(str(tmp_path / "ca.pem")))
 
 
+def test_who_is_called_without_tls_and_breaks_off_may_speak_it(tmp_path: Path) -> None:
+    with listening(identity(tmp_path)) as hub, pytest.raises(HubUnreachable, match=r"is it https://\?"):
+        Hub(f"http://127.0.0.1:{hub.port}", SECRET, patience=ONCE).health()
+
+
 def test_a_new_certificate_is_shown_to_who_comes_next_and_breaks_nothing(tmp_path: Path) -> None:
     shown = identity(tmp_path)
     client = context_for(tmp_path)

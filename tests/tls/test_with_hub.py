@@ -248,6 +248,7 @@ def _works(yard: TlsYard) -> None:
     assert b"over TLS" in yard.fetch("/services/web/")
     said = yard.fetch("/v1/chat/completions", yard.gateway_port, model="tiny", messages=[])
     assert b"over TLS" in said
+    assert b"over TLS" in yard.fetch("/v1/models/chat", model="tiny", messages=[]), "the hub reaches its own gateway"
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"https://127.0.0.1:{yard.gateway_port}/v1/models", timeout=10)
 

@@ -9,6 +9,7 @@ from tests.worker.scripted_hub import TOKEN, ScriptedHub, assignment
 
 from ostler.domain.errors import NotAllowed
 from ostler.domain.worker import Capabilities, DeviceInfo
+from ostler.worker import agent as agent_module
 from ostler.worker.connection import TakenOver
 from ostler.worker.state import AHEAD_LEAST
 
@@ -19,7 +20,7 @@ async def test_the_first_message_is_a_registration_and_the_next_asks_for_work(hu
     (first, register), (second, ready) = hub.messages[:2]
     assert (first, second) == ("register", "ready_for_work")
     assert (register["id"], register["boot_id"]) == ("w1", "boot")
-    assert register["protocol"] == {"batch": True, "ahead": AHEAD_LEAST}
+    assert register["protocol"] == {"batch": True, "ahead": AHEAD_LEAST, "beside": True}
     assert register["capabilities"]["cpu_count"] == 4
     assert ready["slots"] == {"batch_total": 4, "batch_in_use": 0, "service_total": 1, "service_in_use": 0}
     assert hub.authorizations == [f"Bearer {TOKEN}"]
@@ -290,3 +291,16 @@ async def test_an_empty_checkpoint_goes_with_the_task(hub: ScriptedHub, worker: 
     await hub.assign("a1", "true")
     await hub.next("job_result")
     await eventually(lambda: not (tmp_path / "w1/checkpoints/job-a1").exists())
+
+
+async def test_results_do_not_wait_for_others_while_fewer_tasks_than_results_are_here(
+    hub: ScriptedHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "GATHER_S", 3600.0)
+    async with working(hub.url, tmp_path, batch_slots=1):
+        await hub.next("register")
+        await hub.assign("a1", "true")
+        await hub.assign("a2", "true", after=["a1"])
+        await hub.assign("a3", "sleep", "1000", after=["a2"])
+        await hub.assign("a4", "true", after=["a3"])
+        assert {(await hub.next("job_result"))["attempt"] for _ in range(2)} == {"a1", "a2"}

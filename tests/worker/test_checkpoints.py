@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ostler.runtime.identity import Identity
+from ostler.worker import checkpoints as module
 from ostler.worker.checkpoints import MAX_SPARE, Checkpoints
 
 
@@ -143,3 +144,37 @@ def test_a_checkpoint_on_its_way_is_closed_to_tasks_and_so_it_is_when_it_has_com
     draft.mkdir(0o755)
     checkpoints.replace("job", draft)
     assert stat.S_IMODE(Path(checkpoints.path("job")).stat().st_mode) == 0o700
+
+
+def test_what_a_short_task_left_is_seen_in_a_folder_that_many_before_it_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOCK_STEP_NS", -1)
+    checkpoints = Checkpoints(tmp_path)
+    path = checkpoints.open("first", is_short=True)
+    checkpoints.close("first")
+    for name in ("second", "third"):
+        assert checkpoints.open(name, is_short=True) == path
+        checkpoints.close(name)
+    assert checkpoints.open("fourth", is_short=True) == path
+    folder, changed = Path(path), os.lstat(path).st_ctime_ns
+    while os.lstat(path).st_ctime_ns == changed:  # until the file system's clock has moved on
+        (folder / "step").unlink(missing_ok=True)
+        (folder / "step").touch()
+    checkpoints.close("fourth")
+    assert [one.name for one in (tmp_path / "fourth").iterdir()] == ["step"]
+
+
+def test_a_folder_that_was_closed_or_opened_by_its_short_task_is_given_to_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CLOCK_STEP_NS", -1)
+    checkpoints = Checkpoints(tmp_path)
+    path = checkpoints.open("first", is_short=True)
+    checkpoints.close("first")
+    assert checkpoints.open("second", is_short=True) == path
+    changed = os.lstat(path).st_ctime_ns
+    while os.lstat(path).st_ctime_ns == changed:
+        os.chmod(path, 0o777)
+    checkpoints.close("second")
+    assert not os.path.lexists(path)

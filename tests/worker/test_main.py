@@ -115,7 +115,7 @@ async def test_sigterm_of_an_idle_worker_ends_it_and_its_supervisor(hub: Scripte
     code, errors = await ended(process)
     assert code == 0, errors
     assert "Traceback" not in errors
-    assert not is_alive(supervisor)
+    await eventually(lambda: not is_alive(supervisor))
     assert (await hub.next("heartbeat"))["draining"]
 
 
@@ -235,7 +235,7 @@ async def test_a_worker_whose_name_is_taken_says_so_and_ends_with_its_tasks(
     assert code == 4
     assert "another worker uses this name" in errors
     assert "Traceback" not in errors
-    assert not is_alive(supervisor)
+    await eventually(lambda: not is_alive(supervisor))
 
 
 @pytest.mark.parametrize("status", [401, 403])

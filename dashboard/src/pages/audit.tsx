@@ -5,7 +5,7 @@ import { clock } from "../format";
 import { usePaged } from "../paging";
 import { Empty, Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
-import { go, place } from "../router";
+import { go, link, place } from "../router";
 
 interface Row {
   seq: number;
@@ -55,7 +55,11 @@ export function Audit() {
       </div>
       <Trouble problem={problem} />
       {!rows && !problem && <Loading />}
-      {rows?.length === 0 && <Empty title="Nothing was found" />}
+      {rows?.length === 0 && (
+        <Empty title="Nothing was found">
+          <a href={link("audit")}>Show all that was done</a>
+        </Empty>
+      )}
       {rows && rows.length > 0 && (
         <Scroll label="Audit">
           <table>

@@ -1,21 +1,32 @@
 // Every machine and every device: what holds each part of it, what is free, and who was heard when.
 
-import { useState } from "preact/hooks";
+import type { Signal } from "@preact/signals";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { ago, count, gigabytes } from "../format";
 import { useResource } from "../live";
 import { Bar, Meter, type Piece } from "../parts/bar";
+import { useNear } from "../parts/near";
 import { Empty, Loading, Trouble } from "../parts/notes";
+import { Overview } from "../parts/overview";
 import { State } from "../parts/state";
 import { link } from "../router";
 import type { Device, Status, Worker } from "../shapes";
 import { useMachines } from "./machines";
 
+const FEW = 12;
+
 export function Fleet() {
-  const status = useResource<Status>("/v1/status", { concerns: () => true, everyMs: 10_000 });
-  const { machines, problem } = useMachines();
+  const status = useResource<Status>("/v1/status", { concerns: () => true, everyMs: 10_000, leastMs: 2000 });
+  const [version, setVersion] = useState(0);
+  const { machines, problem } = useMachines(() => setVersion((known) => known + 1));
   const [sought, setSought] = useState("");
+  const shown = useMemo(
+    () => [...(machines ?? [])].filter(([, machine]) => matches(machine.peek(), sought)),
+    [machines, sought],
+  );
+  const shownNow = useMemo(() => () => shown.map(([, machine]) => machine.peek()), [shown]);
+  const cards = useMemo(() => shown.map(([id, machine]) => <Machine key={id} id={id} of={machine} />), [shown]);
   if (!machines) return problem ? <Trouble problem={problem} /> : <Loading />;
-  const shown = machines.filter((machine) => matches(machine, sought));
   return (
     <>
       <div class="head">
@@ -28,25 +39,29 @@ export function Fleet() {
           value={sought}
           onInput={(event) => setSought(event.currentTarget.value)}
         />
+        {sought && <span class="dim">{count(shown.length, "machine")}</span>}
       </div>
       <Trouble problem={problem ?? status.problem} />
       {status.data && <Tiles status={status.data} />}
-      {machines.length === 0 && (
+      {machines.size === 0 && (
         <Empty title="No machine has joined yet">
           <p>
-            On this machine: <code>ostler worker --hub http://127.0.0.1:7600</code>
+            On this machine: <code>ostler worker --hub {location.origin}</code>
           </p>
           <p>
             For another one, <code>ostler token create --join</code> prints the command to run there.
           </p>
         </Empty>
       )}
-      {machines.length > 0 && shown.length === 0 && <Empty title={`No machine matches “${sought}”`} />}
-      <div class="fleet">
-        {shown.map((machine) => (
-          <Machine key={machine.id} machine={machine} />
-        ))}
-      </div>
+      {machines.size > 0 && shown.length === 0 && (
+        <Empty title={`No machine matches “${sought}”`}>
+          <button type="button" onClick={() => setSought("")}>
+            Show all machines
+          </button>
+        </Empty>
+      )}
+      {shown.length > FEW && <Overview machines={shownNow} version={version} />}
+      <div class="fleet">{cards}</div>
     </>
   );
 }
@@ -61,15 +76,20 @@ function matches(machine: Worker, sought: string): boolean {
     .every((word) => text.includes(word));
 }
 
+function free(gpus: Status["gpus"]): string {
+  if (!gpus.total) return "this fleet has none";
+  return gpus.held === gpus.total ? "none is free" : `${(gpus.total - gpus.held).toLocaleString()} free`;
+}
+
 function Tiles({ status }: { status: Status }) {
   const up = status.workers.ready + status.workers.busy;
   const tiles: [name: string, value: string, more: string][] = [
-    ["machines", `${up}`, status.workers.offline ? `${status.workers.offline} offline` : "all in contact"],
-    ["GPUs held", `${status.gpus.held} / ${status.gpus.total}`, count(status.gpus.total - status.gpus.held, "free one")],
-    ["cores held", `${Math.round(status.cores.held)} / ${Math.round(status.cores.total)}`, ""],
-    ["running", `${status.jobs["running"] ?? 0}`, status.jobs["orphaned"] ? `${status.jobs["orphaned"]} orphaned` : ""],
-    ["waiting", `${status.jobs["pending"] ?? 0}`, ""],
-    ["failed", `${status.ended["failed"] ?? 0}`, `${status.ended["succeeded"] ?? 0} succeeded`],
+    ["machines", up.toLocaleString(), status.workers.offline ? `${status.workers.offline} offline` : "all in contact"],
+    ["GPUs held", `${status.gpus.held.toLocaleString()} / ${status.gpus.total.toLocaleString()}`, free(status.gpus)],
+    ["cores held", `${Math.round(status.cores.held).toLocaleString()} / ${Math.round(status.cores.total).toLocaleString()}`, ""],
+    ["running", (status.jobs["running"] ?? 0).toLocaleString(), status.jobs["orphaned"] ? `${status.jobs["orphaned"]} orphaned` : ""],
+    ["waiting", (status.jobs["pending"] ?? 0).toLocaleString(), ""],
+    ["failed", (status.ended["failed"] ?? 0).toLocaleString(), `${(status.ended["succeeded"] ?? 0).toLocaleString()} succeeded`],
   ];
   return (
     <div class="tiles">
@@ -84,28 +104,36 @@ function Tiles({ status }: { status: Status }) {
   );
 }
 
-function Machine({ machine }: { machine: Worker }) {
-  const state = machine.status !== "offline" && machine.draining ? "draining" : machine.status;
+/** Of a machine that nobody sees, what was last shown stays as it was. */
+function Machine({ id, of }: { id: string; of: Signal<Worker> }) {
+  const card = useRef<HTMLElement>(null);
+  const seen = useRef<Worker>(undefined);
+  if (useNear(card)) seen.current = of.value;
+  const machine = seen.current;
   return (
-    <article class="card machine" aria-label={`Machine ${machine.id}`}>
+    <article ref={card} class="card machine" aria-label={`Machine ${id}`}>
       <header>
-        <a class="clip" href={link("machine", machine.id)}>
-          {machine.id}
+        <a class="clip" href={link("machine", id)}>
+          {id}
         </a>
-        <State of={state} />
+        {machine && <State of={machine.status !== "offline" && machine.draining ? "draining" : machine.status} />}
       </header>
-      {machine.devices.length > 0 && (
+      {machine && machine.devices.length > 0 && (
         <div class="devices">
           {machine.devices.map((device) => (
             <DeviceCell key={device.index} device={device} />
           ))}
         </div>
       )}
-      <Meter name="cores" held={machine.cpu_count - machine.free.cores} total={machine.cpu_count} unit="" />
-      <Meter name="memory" held={machine.memory_gb - machine.free.memory_gb} total={machine.memory_gb} unit="GiB" />
-      <div class="dim">
-        {machine.active_jobs ? count(machine.active_jobs, "task") : "idle"} · heard {ago(machine.last_contact)}
-      </div>
+      {machine && (
+        <>
+          <Meter name="cores" held={machine.cpu_count - machine.free.cores} total={machine.cpu_count} unit="" />
+          <Meter name="memory" held={machine.memory_gb - machine.free.memory_gb} total={machine.memory_gb} unit="GiB" />
+          <div class="dim">
+            {machine.active_jobs ? count(machine.active_jobs, "task") : "idle"} · heard {ago(machine.last_contact)}
+          </div>
+        </>
+      )}
     </article>
   );
 }

@@ -3,13 +3,16 @@
 import { ask, part } from "../api";
 import { ago, between, clock, commandOf, count } from "../format";
 import { useResource } from "../live";
+import { Artifacts } from "../parts/artifacts";
 import { ConfirmButton } from "../parts/confirm";
 import { LogView } from "../parts/log";
 import { Empty, Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
 import { State } from "../parts/state";
+import { Tasks } from "../parts/tasks";
 import { link, place } from "../router";
 import { mayAct } from "../session";
+import { CurvesCards } from "./curves";
 import { LIVE, type Attempt, type FeedLine, type Job, type Why } from "../shapes";
 
 export function JobPage() {
@@ -44,7 +47,15 @@ export function JobPage() {
       </div>
       {job.counts && <Counts counts={job.counts} />}
       {job.attempts && job.attempts.length > 0 && <Attempts attempts={job.attempts} />}
-      <LogView path={`${path}/logs`} live={LIVE.includes(job.state)} key={job.attempt ?? ""} />
+      {job.counts ? (
+        <Tasks path={path} concerns={concerns} />
+      ) : (
+        <>
+          <CurvesCards job={job} path={path} concerns={concerns} />
+          <LogView path={`${path}/logs`} live={LIVE.includes(job.state)} key={job.attempt ?? ""} />
+        </>
+      )}
+      <Artifacts job={job.id} concerns={concerns} />
       <History path={`${path}/events`} concerns={concerns} />
     </>
   );
@@ -63,6 +74,9 @@ function Actions({ job, refresh }: { job: Job; refresh: () => void }) {
         act={act("cancel")}
         disabled={!LIVE.includes(job.state)}
       />
+      <a class="button" href={link("submit", "", { from: job.id.split(".", 1)[0] ?? "" })}>
+        Clone
+      </a>
       <ConfirmButton label="Requeue" question="Run this job again from the start?" act={act("requeue")} />
     </div>
   );
@@ -78,7 +92,6 @@ function Facts({ job }: { job: Job }) {
     ["started", job.started_at && clock(job.started_at)],
     ["took", between(job.started_at, job.finished_at)],
     ["exit code", job.exit_code === null ? null : String(job.exit_code)],
-    ["artifact", job.artifact_id && <a href={`/v1/artifacts/${part(job.artifact_id)}`}>{job.artifact_id.slice(0, 16)}…</a>],
     ...Object.entries(job.metrics ?? {}).map(([name, value]): [string, string] => [name, String(value)]),
   ];
   return (
@@ -130,7 +143,10 @@ function WhyCard({ job, path, concerns }: { job: Job; path: string; concerns: (l
             </p>
           )}
           {why.estimate && (
-            <p class="dim">{typeof why.estimate === "string" ? why.estimate : (why.estimate.summary ?? "")}</p>
+            <p class="dim">
+              {why.state === "pending" && "Begins "}
+              {typeof why.estimate === "string" ? why.estimate : (why.estimate.summary ?? "")}
+            </p>
           )}
         </>
       )}

@@ -1,13 +1,16 @@
 // Jobs, newest first, a page at a time; the filters are part of the address, so that a view can be sent to somebody.
 
+import { useEffect, useState } from "preact/hooks";
 import { part } from "../api";
 import { ago, between, commandOf } from "../format";
+import { useLines } from "../live";
 import { usePaged } from "../paging";
 import { Empty, Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
 import { State } from "../parts/state";
 import { go, link, place } from "../router";
-import type { Job, JobState } from "../shapes";
+import { mayAct } from "../session";
+import type { FeedLine, Job, JobState } from "../shapes";
 
 const STATES: JobState[] = [
   "pending",
@@ -19,7 +22,8 @@ const STATES: JobState[] = [
   "cancelled",
   "unschedulable",
 ];
-const PAGE = 100;
+const PAGE = 50;
+const LEAST_MS = 2000;
 
 interface Listing {
   jobs: Job[];
@@ -34,9 +38,18 @@ export function Jobs() {
     .map(([key, value]) => `&${key}=${part(value)}`)
     .join("");
   const path = `/v1/jobs?limit=${PAGE}${asked}`;
-  const { items: jobs, problem, more, busy, load } = usePaged(path, (page: Listing) => page.jobs, (job) => job.id, {
+  const { items: listed, problem, more, busy, load } = usePaged(path, (page: Listing) => page.jobs, (job) => job.id, {
     concerns: (line) => line.kind === "job",
+    leastMs: LEAST_MS,
   });
+  const [told, setTold] = useState(new Map<string, FeedLine>());
+  useEffect(() => setTold(new Map()), [listed]);
+  useLines((lines) => {
+    const here = new Set(listed?.map((job) => job.id));
+    const news = lines.filter((line) => line.kind === "job" && here.has(line.subject));
+    if (news.length) setTold((known) => new Map([...known, ...news.map((line): [string, FeedLine] => [line.subject, line])]));
+  });
+  const jobs = listed?.map((job) => withNews(job, told.get(job.id)));
   const set = (key: string, value: string) => go("jobs", "", { ...filters, [key]: value });
   return (
     <>
@@ -63,6 +76,13 @@ export function Jobs() {
             onChange={(event) => set("user", event.currentTarget.value)}
           />
         </div>
+        {mayAct() && (
+          <div class="actions">
+            <a class="button" href={link("submit")}>
+              New job
+            </a>
+          </div>
+        )}
       </div>
       <Trouble problem={problem} />
       {!jobs && !problem && <Loading />}
@@ -76,6 +96,11 @@ export function Jobs() {
             <p>
               <code>ostler submit -- echo hello</code>
             </p>
+            {mayAct() && (
+              <p>
+                or <a href={link("submit")}>make one here</a>
+              </p>
+            )}
           </Empty>
         ))}
       {jobs && jobs.length > 0 && <JobTable jobs={jobs} />}
@@ -86,6 +111,12 @@ export function Jobs() {
       )}
     </>
   );
+}
+
+/** What a line says of a job is shown at once; the rest when the page is asked for again. */
+function withNews(job: Job, line: FeedLine | undefined): Job {
+  if (!line?.state) return job;
+  return { ...job, state: line.state as JobState, reason: line.reason ?? job.reason, worker: line.worker ?? job.worker };
 }
 
 function JobTable({ jobs }: { jobs: Job[] }) {

@@ -44,6 +44,7 @@ export interface Drawn extends Span {
 
 export interface Lane {
   key: string;
+  machine: string;
   label: string;
   rows: number;
   blocks: Drawn[];
@@ -88,6 +89,7 @@ export function lanesOf(machines: Machine[], blocks: Block[], away: Away[], end:
     }));
     const lane = (key: string, label: string, inside: Block[]): Lane => ({
       key: `${machine.id} ${key}`,
+      machine: machine.id,
       label,
       away: absent,
       ...packed(inside, end),
@@ -168,7 +170,7 @@ function covered(spans: [number, number][]): number {
   return total;
 }
 
-function groups<T>(items: T[], keyOf: (item: T) => string): Map<string, T[]> {
+export function groups<T>(items: T[], keyOf: (item: T) => string): Map<string, T[]> {
   const found = new Map<string, T[]>();
   for (const item of items) {
     const known = found.get(keyOf(item));

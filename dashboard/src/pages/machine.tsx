@@ -28,7 +28,13 @@ export function MachinePage() {
     everyMs: 10_000,
   });
   if (!data) {
-    if (problem?.status === 404) return <Empty title={`There is no machine ${id}`} />;
+    if (problem?.status === 404) {
+      return (
+        <Empty title={`There is no machine ${id}`}>
+          <a href={link("fleet")}>Show all machines</a>
+        </Empty>
+      );
+    }
     return problem ? <Trouble problem={problem} /> : <Loading />;
   }
   const act = (verb: string) => async () => {

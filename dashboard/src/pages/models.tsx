@@ -1,14 +1,16 @@
 // The models: which are loaded and where, who waits for which, and the last requests.
 
+import { useState } from "preact/hooks";
 import { ask, part } from "../api";
-import { clock, duration } from "../format";
+import { clock, duration, gigabytes } from "../format";
 import { useResource } from "../live";
 import { ConfirmButton } from "../parts/confirm";
 import { Empty, Loading, Trouble } from "../parts/notes";
+import { Playground } from "../parts/playground";
 import { Scroll } from "../parts/scroll";
 import { State } from "../parts/state";
 import { link } from "../router";
-import { isOperator } from "../session";
+import { isOperator, mayAct } from "../session";
 
 interface Model {
   name: string;
@@ -22,7 +24,11 @@ interface Model {
   served: number;
   idle_s: number | null;
   load_s: number | null;
+  loads: number;
+  stops: number;
   pinned: boolean;
+  vram_gb?: number;
+  memory_gb?: number;
   error: string | null;
 }
 
@@ -40,7 +46,8 @@ interface Request {
 }
 
 export function Models() {
-  const models = useResource<{ models: Model[] }>("/v1/models", { concerns: () => true, everyMs: 2000 });
+  const [chosen, setChosen] = useState("");
+  const models = useResource<{ models: Model[]; config?: { error: string | null } }>("/v1/models", { concerns: () => true, everyMs: 2000 });
   const activity = useResource<{ activity: Request[] }>("/v1/models/activity", { everyMs: 2000 });
   if (!models.data) return models.problem ? <Trouble problem={models.problem} /> : <Loading />;
   return (
@@ -54,14 +61,34 @@ export function Models() {
           </p>
         </Empty>
       ) : (
-        <ModelTable models={models.data.models} refresh={models.refresh} />
+        <>
+          <ModelTable models={models.data.models} refresh={models.refresh} talk={setChosen} />
+          {models.data.config?.error && (
+            <p class="note bad">
+              The newest settings are not in force: {models.data.config.error} The file is read again when it changes.
+            </p>
+          )}
+          {mayAct() && (
+            <Playground
+              models={models.data.models.map((model) => model.name)}
+              chosen={chosen || (models.data.models.find((model) => model.state === "ready") ?? models.data.models[0])?.name || ""}
+              choose={setChosen}
+            />
+          )}
+        </>
       )}
       {activity.data && activity.data.activity.length > 0 && <Activity requests={activity.data.activity.slice(0, 100)} />}
     </>
   );
 }
 
-function ModelTable({ models, refresh }: { models: Model[]; refresh: () => void }) {
+interface Listed {
+  models: Model[];
+  refresh: () => void;
+  talk: (model: string) => void;
+}
+
+function ModelTable({ models, refresh, talk }: Listed) {
   const act = (model: Model, verb: string) => () =>
     ask(`/v1/models/${part(model.name)}/${verb}`, { method: "POST" }).then(refresh);
   return (
@@ -71,11 +98,16 @@ function ModelTable({ models, refresh }: { models: Model[]; refresh: () => void 
           <tr>
             <th>model</th>
             <th>state</th>
-            <th>machine</th>
-            <th class="right">in flight</th>
+            <th class="wide">machine</th>
+            <th class="right wide">in flight</th>
             <th class="right">waiting</th>
-            <th class="right">served</th>
-            <th class="right">load took</th>
+            <th class="right wide">served</th>
+            <th class="right wide">idle for</th>
+            <th class="right wide">load took</th>
+            <th class="right wide" title="how often it was loaded and how often it made room, since the hub started">
+              in / out
+            </th>
+            <th class="right wide">needs</th>
             <th></th>
           </tr>
         </thead>
@@ -90,14 +122,22 @@ function ModelTable({ models, refresh }: { models: Model[]; refresh: () => void 
               <td>
                 <State of={model.state} />
               </td>
-              <td>{model.worker && <a href={link("machine", model.worker)}>{model.worker}</a>}</td>
-              <td class="right">{model.in_flight}</td>
+              <td class="wide">{model.worker && <a href={link("machine", model.worker)}>{model.worker}</a>}</td>
+              <td class="right wide">{model.in_flight}</td>
               <td class="right">{model.queued}</td>
-              <td class="right">{model.served}</td>
-              <td class="right">{model.load_s === null ? "" : duration(model.load_s)}</td>
+              <td class="right wide">{model.served}</td>
+              <td class="right wide">{model.idle_s === null || model.in_flight ? "" : duration(model.idle_s)}</td>
+              <td class="right wide">{model.load_s === null ? "" : duration(model.load_s)}</td>
+              <td class="right wide">
+                {model.loads} / {model.stops}
+              </td>
+              <td class="right wide">{needs(model)}</td>
               <td class="right">
-                {isOperator() && (
-                  <div class="filters">
+                {mayAct() && (
+                  <div class="filters row">
+                    <button type="button" onClick={() => talk(model.name)} aria-label={`Talk to ${model.name}`}>
+                      Talk
+                    </button>
                     {model.state === "stopped" ? (
                       <ConfirmButton label="Load" question={`Load ${model.name}? Others may make room.`} act={act(model, "load")} />
                     ) : (
@@ -106,6 +146,11 @@ function ModelTable({ models, refresh }: { models: Model[]; refresh: () => void 
                         question={`Unload ${model.name}? What it answers now ends first.`}
                         act={act(model, "unload")}
                       />
+                    )}
+                    {isOperator() && (
+                      <button type="button" onClick={() => void act(model, model.pinned ? "unpin" : "pin")()}>
+                        {model.pinned ? "Unpin" : "Pin"}
+                      </button>
                     )}
                   </div>
                 )}
@@ -116,6 +161,13 @@ function ModelTable({ models, refresh }: { models: Model[]; refresh: () => void 
       </table>
     </Scroll>
   );
+}
+
+function needs(model: Model): string {
+  const found = [];
+  if (model.vram_gb) found.push(`${gigabytes(model.vram_gb)} VRAM`);
+  if (model.memory_gb) found.push(gigabytes(model.memory_gb));
+  return found.join(", ");
 }
 
 function Activity({ requests }: { requests: Request[] }) {

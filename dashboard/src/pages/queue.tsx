@@ -1,6 +1,6 @@
 // Who is next, when each is expected to begin, and who has used how much; and what may be done about it.
 
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { ask, part, Problem } from "../api";
 import { count, duration } from "../format";
 import { useResource } from "../live";
@@ -10,6 +10,9 @@ import { Empty, Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
 import { link } from "../router";
 import { mayAct } from "../session";
+
+const PAGE = 50;
+const MOST = 1000;
 
 interface Place {
   place: number;
@@ -40,10 +43,17 @@ interface Listing {
 }
 
 export function Queue() {
-  const { data, problem, refresh } = useResource<Listing>("/v1/queue?limit=200", {
+  const [limit, setLimit] = useState(PAGE);
+  const listing = useResource<Listing>(`/v1/queue?limit=${limit}`, {
     concerns: (line) => line.kind !== "worker",
     everyMs: 5000,
+    leastMs: 2000,
   });
+  // While more is asked for, what is there stays.
+  const last = useRef<Listing>(undefined);
+  last.current = listing.data ?? last.current;
+  const { problem, refresh } = listing;
+  const data = last.current;
   if (!data) return problem ? <Trouble problem={problem} /> : <Loading />;
   return (
     <>
@@ -58,6 +68,11 @@ export function Queue() {
         </Empty>
       ) : (
         <Places places={data.queue} refresh={refresh} />
+      )}
+      {data.queue.length >= limit && limit < MOST && (
+        <button type="button" onClick={() => setLimit(Math.min(MOST, limit * 2))}>
+          Show more
+        </button>
       )}
       {data.users.length > 0 && <Shares users={data.users} />}
     </>

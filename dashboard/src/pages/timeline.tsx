@@ -1,12 +1,13 @@
 // Devices over time: what ran where, when machines were away, and where their time went.
 
-import { useMemo } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { clock, duration } from "../format";
 import { useResource } from "../live";
+import { useNear } from "../parts/near";
 import { Empty, Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
 import { go, link, place } from "../router";
-import { lanesOf, lossesOf, type Away, type Block, type Lane, type Loss, type Machine } from "./lanes";
+import { groups, lanesOf, lossesOf, type Away, type Block, type Lane, type Loss, type Machine } from "./lanes";
 
 interface Timeline {
   since: string;
@@ -28,13 +29,28 @@ const SPANS: [label: string, seconds: number][] = [
 const WIDTH = 1000;
 const NAMES = 150;
 const ROW = 18;
+const TOP = 20;
+const OVERLAP_S = 60;
+const MANY = 500;
+const MOST = 3000;
 
 export function TimelinePage() {
   const { query } = place.value;
   const span = Number(query.get("span") ?? 3600);
   const until = query.get("until");
-  const path = until ? `/v1/timeline?since=${Number(until) - span}&until=${until}` : `/v1/timeline?${latest(span)}`;
-  const { data, problem } = useResource<Timeline>(path, { concerns: () => !until, everyMs: until ? undefined : 10_000 });
+  // The same while the window moves: what is new is asked for by itself.
+  const path = useMemo(() => {
+    const end = until ? Number(until) : Math.floor(Date.now() / 1000);
+    return `/v1/timeline?limit=${MOST}&since=${end - span}${until ? `&until=${until}` : ""}`;
+  }, [span, until]);
+  const busy = useRef(false);
+  const { data, problem } = useResource<Timeline>(path, {
+    concerns: () => !until,
+    everyMs: until ? undefined : 10_000,
+    leastMs: busy.current ? 5000 : 2000,
+    news: until ? undefined : { path: (known) => `/v1/timeline?since=${since(known) - OVERLAP_S}`, upon: extended(span) },
+  });
+  busy.current = (data?.blocks.length ?? 0) > MANY;
   const show = (nextSpan: number, nextUntil: number | null) =>
     go("timeline", "", { span: String(Math.round(nextSpan)), until: nextUntil === null ? "" : String(Math.round(nextUntil)) });
   const end = until ? Number(until) : Date.now() / 1000;
@@ -67,28 +83,55 @@ export function TimelinePage() {
       </div>
       <Trouble problem={problem} />
       {!data && !problem && <Loading />}
-      {data && data.machines.length === 0 && <Empty title="No machine has joined yet" />}
+      {data && data.machines.length === 0 && (
+        <Empty title="No machine has joined yet">
+          <a href={link("fleet")}>How one joins</a>
+        </Empty>
+      )}
       {data && data.machines.length > 0 && <Drawn timeline={data} zoom={(from, to) => show(Math.max(60, to - from), to)} />}
     </>
   );
 }
 
-/** So that the address stays the same while the window moves: the hub counts from its own now. */
-function latest(span: number): string {
-  return `since=${Math.floor(Date.now() / 1000 / 60) * 60 - span}`;
+const since = (known: Timeline) => Math.floor(Date.parse(known.until) / 1000);
+
+/** What ended or went away since, and what runs now, upon what was known; what is too old to be seen goes. */
+function extended(span: number): (known: Timeline, found: Timeline) => Timeline {
+  return (known, found) => {
+    const from = Date.parse(found.until) - span * 1000;
+    const ended = new Map<string, Block>();
+    for (const block of [...known.blocks, ...found.blocks]) {
+      if (block.finished_at && Date.parse(block.finished_at) > from) ended.set(keyOf(block), block);
+    }
+    const newest = [...ended.values()].sort((a, b) => ((a.finished_at ?? "") < (b.finished_at ?? "") ? 1 : -1)).slice(0, MOST);
+    const running = found.blocks.filter((block) => !block.finished_at);
+    const away = new Map([...known.away, ...found.away].map((gap) => [`${gap.worker} ${gap.since}`, gap]));
+    return {
+      ...found,
+      since: new Date(from).toISOString(),
+      blocks: [...running, ...newest],
+      away: [...away.values()].filter((gap) => !gap.until || Date.parse(gap.until) > from),
+      cut: known.cut || found.cut || ended.size > MOST,
+    };
+  };
 }
+
+/** Others' have no name; where and when something began is enough to tell them apart. */
+const keyOf = (block: Block) => block.attempt || `${block.worker} ${block.started_at} ${block.devices.join()}`;
 
 function Drawn({ timeline, zoom }: { timeline: Timeline; zoom: (from: number, to: number) => void }) {
   const from = Date.parse(timeline.since) / 1000;
   const to = Date.parse(timeline.until) / 1000;
-  const lanes = useMemo(() => lanesOf(timeline.machines, timeline.blocks, timeline.away, to), [timeline]);
+  const machines = useMemo(
+    () => [...groups(lanesOf(timeline.machines, timeline.blocks, timeline.away, to), (lane) => lane.machine)],
+    [timeline],
+  );
   const losses = useMemo(() => lossesOf(timeline.machines, timeline.blocks, timeline.away, from, to), [timeline]);
   const x = (at: number) => NAMES + ((Math.min(Math.max(at, from), to) - from) / (to - from)) * (WIDTH - NAMES);
-  const height = lanes.reduce((sum, lane) => sum + lane.rows * ROW + 4, 24);
-  let y = 20;
+  const marks = ticks(from, to).map(x);
 
   function picked(event: MouseEvent) {
-    const box = (event.currentTarget as SVGElement).getBoundingClientRect();
+    const box = (event.currentTarget as HTMLElement).getBoundingClientRect();
     const at = ((event.clientX - box.left) / box.width) * WIDTH;
     if (at < NAMES) return;
     const time = from + ((at - NAMES) / (WIDTH - NAMES)) * (to - from);
@@ -99,31 +142,53 @@ function Drawn({ timeline, zoom }: { timeline: Timeline; zoom: (from: number, to
     <>
       {timeline.cut && <p class="note">More ran in this time than is drawn. Choose a shorter one.</p>}
       <Scroll label="Devices over time">
-        <svg
-          class="timeline"
-          viewBox={`0 0 ${WIDTH} ${height}`}
-          role="img"
+        <div
+          role="group"
           aria-label={`${timeline.blocks.length} attempts on ${timeline.machines.length} machines`}
           onDblClick={picked}
         >
-          {ticks(from, to).map((at) => (
-            <g key={at}>
-              <line class="axis" x1={x(at)} x2={x(at)} y1={16} y2={height} />
-              <text x={x(at)} y={11} text-anchor="middle">
+          <svg class="timeline" viewBox={`0 0 ${WIDTH} ${TOP}`} aria-hidden="true">
+            {ticks(from, to).map((at) => (
+              <text key={at} x={x(at)} y={11} text-anchor="middle">
                 {clock(new Date(at * 1000).toISOString()).replace(/:\d\d$/, "")}
               </text>
-            </g>
+            ))}
+          </svg>
+          {machines.map(([machine, lanes]) => (
+            <MachineLanes key={machine} machine={machine} lanes={lanes} x={x} marks={marks} />
           ))}
-          {lanes.map((lane) => {
-            const top = y;
-            y += lane.rows * ROW + 4;
-            return <LaneRows key={lane.key} lane={lane} top={top} x={x} />;
-          })}
-        </svg>
+        </div>
       </Scroll>
       <p class="dim">A click on a block opens its job; two clicks beside one look closer.</p>
       <Losses losses={losses} />
     </>
+  );
+}
+
+interface Lanes {
+  machine: string;
+  lanes: Lane[];
+  x: (at: number) => number;
+  marks: number[];
+}
+
+/** Drawn where it can be seen; elsewhere it only takes its room. */
+function MachineLanes({ machine, lanes, x, marks }: Lanes) {
+  const drawing = useRef<SVGSVGElement>(null);
+  const near = useNear(drawing);
+  const height = lanes.reduce((sum, lane) => sum + lane.rows * ROW + 4, 0);
+  const blocks = lanes.reduce((sum, lane) => sum + lane.blocks.length, 0);
+  let y = 0;
+  return (
+    <svg ref={drawing} class="timeline" viewBox={`0 0 ${WIDTH} ${height}`} role="img" aria-label={`${machine}: ${blocks} attempts`}>
+      {near && marks.map((at) => <line key={at} class="axis" x1={at} x2={at} y1={0} y2={height} />)}
+      {near &&
+        lanes.map((lane) => {
+          const top = y;
+          y += lane.rows * ROW + 4;
+          return <LaneRows key={lane.key} lane={lane} top={top} x={x} />;
+        })}
+    </svg>
   );
 }
 
@@ -178,7 +243,12 @@ const PARTS: [key: keyof Omit<Loss, "machine" | "total">, title: string][] = [
   ["idle", "idle"],
 ];
 
+const FEW = 20;
+
+/** The sum first, then those that lost most. */
 function Losses({ losses }: { losses: Loss[] }) {
+  const [all, setAll] = useState(false);
+  const inOrder = [...losses].sort((a, b) => Number(!b.machine) - Number(!a.machine) || a.used / (a.total || 1) - b.used / (b.total || 1));
   return (
     <Scroll label="Where the time went">
       <h2>Where the time went</h2>
@@ -194,7 +264,7 @@ function Losses({ losses }: { losses: Loss[] }) {
           </tr>
         </thead>
         <tbody>
-          {losses.map((loss) => (
+          {(all ? inOrder : inOrder.slice(0, FEW)).map((loss) => (
             <tr key={loss.machine}>
               <td>{loss.machine ? <a href={link("machine", loss.machine)}>{loss.machine}</a> : "all together"}</td>
               {PARTS.map(([key]) => (
@@ -207,6 +277,11 @@ function Losses({ losses }: { losses: Loss[] }) {
           ))}
         </tbody>
       </table>
+      {!all && losses.length > FEW && (
+        <button type="button" onClick={() => setAll(true)}>
+          Show all {losses.length - 1} machines
+        </button>
+      )}
       <p class="dim">Of each GPU's time; of machines without one, of the machine's.</p>
     </Scroll>
   );

@@ -1,16 +1,15 @@
 // The manifest at a glance: how far it is, each model in each mode and where, what failed, and the sweeps.
 
 import { useState } from "preact/hooks";
-import { part } from "../api";
 import { ago } from "../format";
 import { useResource } from "../live";
 import { Empty, Loading, Trouble } from "../parts/notes";
-import { Parallel, Scatter, type Point } from "../parts/plots";
 import { Scroll } from "../parts/scroll";
 import { State } from "../parts/state";
 import { usePaged } from "../paging";
-import { go, link, place } from "../router";
+import { link, place } from "../router";
 import type { Job, Status } from "../shapes";
+import { SweepPage } from "./sweep";
 
 interface Manifest {
   file: string;
@@ -20,7 +19,7 @@ interface Manifest {
   failed: { id: string; name: string; reason: string; worker: string | null }[];
 }
 
-interface SweepSummary {
+export interface SweepSummary {
   name: string;
   metric: string;
   goal: string;
@@ -29,11 +28,7 @@ interface SweepSummary {
   best: { job_id: string; name: string; value: number; hyper: Record<string, unknown> } | null;
 }
 
-interface Sweep extends SweepSummary {
-  jobs: Point[];
-}
-
-const concerns = (line: { user?: string; kind: string }) => line.user === "manifest" || line.kind === "manifest";
+export const concerns = (line: { user?: string; kind: string }) => line.user === "manifest" || line.kind === "manifest";
 
 export function Training() {
   const chosen = place.value.id;
@@ -90,39 +85,47 @@ interface Trained {
   mode?: string;
 }
 
+/** What the columns are; what is no column is told apart by the row, or within the cell. */
+type Along = "mode" | "machine";
+
 function Matrix() {
+  const [along, setAlong] = useState<Along>("mode");
   const path = "/v1/jobs?limit=200&user=manifest";
-  const listing = usePaged(path, (page: { jobs: Job[]; next: string | null }) => page.jobs, (job) => job.id, { concerns });
+  const listing = usePaged(path, (page: { jobs: Job[]; next: string | null }) => page.jobs, (job) => job.id, {
+    concerns,
+    leastMs: 2000,
+  });
   if (!listing.items) return <Trouble problem={listing.problem} />;
-  const cells = new Map<string, Map<string, Job[]>>();
-  const modes = new Set<string>();
-  for (const job of listing.items) {
-    const { model = "", mode = "" } = (job.spec["training"] ?? {}) as Trained;
-    modes.add(mode);
-    const row = cells.get(model) ?? new Map<string, Job[]>();
-    cells.set(model, row.set(mode, [...(row.get(mode) ?? []), job]));
-  }
-  const columns = [...modes].sort();
+  const { rows, columns } = arranged(listing.items, along);
   return (
     <Scroll label="Models and modes">
-      <h2>Models and modes</h2>
+      <div class="head">
+        <h2>Models and modes</h2>
+        <label>
+          across{" "}
+          <select value={along} onChange={(event) => setAlong(event.currentTarget.value as Along)}>
+            <option value="mode">modes</option>
+            <option value="machine">machines</option>
+          </select>
+        </label>
+      </div>
       <Trouble problem={listing.problem} />
       <table>
         <thead>
           <tr>
-            <th>model</th>
-            {columns.map((mode) => (
-              <th key={mode}>{mode || "–"}</th>
+            <th>{along === "mode" ? "model" : "model, mode"}</th>
+            {columns.map((column) => (
+              <th key={column}>{column || (along === "mode" ? "–" : "none yet")}</th>
             ))}
           </tr>
         </thead>
         <tbody>
-          {[...cells].map(([model, row]) => (
-            <tr key={model}>
-              <td>{model || "–"}</td>
-              {columns.map((mode) => (
-                <td key={mode}>
-                  <Cell jobs={row.get(mode) ?? []} />
+          {rows.map(([name, row]) => (
+            <tr key={name}>
+              <td>{name || "–"}</td>
+              {columns.map((column) => (
+                <td key={column}>
+                  <Cell jobs={row.get(column) ?? []} withMachine={along === "mode"} />
                 </td>
               ))}
             </tr>
@@ -138,15 +141,30 @@ function Matrix() {
   );
 }
 
+type Row = Map<string, Job[]>;
+
+function arranged(jobs: Job[], along: Along): { rows: [name: string, row: Row][]; columns: string[] } {
+  const rows = new Map<string, Row>();
+  const columns = new Set<string>();
+  for (const job of jobs) {
+    const { model = "", mode = "" } = (job.spec["training"] ?? {}) as Trained;
+    const [name, column] = along === "mode" ? [model, mode] : [[model, mode].filter(Boolean).join(", "), job.worker ?? ""];
+    columns.add(column);
+    const row = rows.get(name) ?? new Map<string, Job[]>();
+    rows.set(name, row.set(column, [...(row.get(column) ?? []), job]));
+  }
+  return { rows: [...rows].sort(([a], [b]) => (a < b ? -1 : 1)), columns: [...columns].sort() };
+}
+
 const SINGLY = 4;
 
-function Cell({ jobs }: { jobs: Job[] }) {
+function Cell({ jobs, withMachine }: { jobs: Job[]; withMachine: boolean }) {
   if (jobs.length <= SINGLY) {
     return (
       <div class="cells">
         {jobs.map((job) => (
           <a key={job.id} href={link("job", job.id)} title={job.reason || job.name}>
-            <State of={job.state} /> <span class="dim">{job.worker}</span>
+            <State of={job.state} /> {withMachine && <span class="dim">{job.worker}</span>}
           </a>
         ))}
       </div>
@@ -226,54 +244,7 @@ function Failed({ failed }: { failed: Manifest["failed"] }) {
   );
 }
 
-function SweepPage({ name }: { name: string }) {
-  const { data, problem } = useResource<Sweep>(`/v1/sweeps/${part(name)}`, { concerns });
-  const [along, setAlong] = useState("");
-  if (!data) return problem ? <Trouble problem={problem} /> : <Loading />;
-  const axes = [...new Set(data.jobs.flatMap((point) => Object.keys(point.hyper)))];
-  const axis = along || axes[0] || "";
-  const shown = { points: data.jobs, metric: data.metric, best: data.best?.job_id };
-  return (
-    <>
-      <div class="head">
-        <h1>{data.name}</h1>
-        <span class="dim">
-          {data.metric} ({data.goal}), {data.counts["completed"] ?? 0} of {data.total} done
-        </span>
-        <div class="actions">
-          <button type="button" onClick={() => go("training")}>
-            All training
-          </button>
-        </div>
-      </div>
-      <Trouble problem={problem} />
-      {data.best && (
-        <p class="note">
-          Best so far: <a href={link("job", data.best.job_id)}>{data.best.value}</a> with {varied(data.best.hyper)}
-        </p>
-      )}
-      <div class="columns">
-        <section class="card">
-          <div class="head">
-            <h2>{data.metric} by</h2>
-            <select aria-label="Along" value={axis} onChange={(event) => setAlong(event.currentTarget.value)}>
-              {axes.map((one) => (
-                <option key={one}>{one}</option>
-              ))}
-            </select>
-          </div>
-          <Scatter {...shown} along={axis} />
-        </section>
-        <section class="card">
-          <h2>Every run</h2>
-          <Parallel {...shown} />
-        </section>
-      </div>
-    </>
-  );
-}
-
-function varied(hyper: Record<string, unknown>): string {
+export function varied(hyper: Record<string, unknown>): string {
   return Object.entries(hyper)
     .map(([name, value]) => `${name}=${String(value)}`)
     .join(", ");

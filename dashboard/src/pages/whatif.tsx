@@ -28,7 +28,7 @@ const text = (form: FormData, name: string) => String(form.get(name) ?? "").trim
 const names = (form: FormData, name: string) => text(form, name).split(/[\s,]+/).filter(Boolean);
 
 function question(form: FormData): unknown {
-  const asked: Record<string, unknown> = { remove_workers: names(form, "remove"), drain: names(form, "drain") };
+  const asked: Record<string, unknown> = { remove_workers: names(form, "without"), drain: names(form, "drain") };
   const job = text(form, "job");
   const needs = {
     gpu_count: Number(text(form, "gpus") || 0),
@@ -109,7 +109,7 @@ export function WhatIf() {
           </p>
           <p>
             <label>
-              without <input name="remove" placeholder="names" />
+              without <input name="without" placeholder="names" />
             </label>
           </p>
           <p>
@@ -138,27 +138,30 @@ function Outcome({ answer }: { answer: Answer }) {
         {answer.now && (
           <>
             <dt>as it is</dt>
-            <dd>{answer.now.words}</dd>
+            <dd>begins {answer.now.words}</dd>
           </>
         )}
         {answer.then && (
           <>
             <dt>then</dt>
             <dd>
-              {answer.then.words} <span class="dim">{answer.then.summary}</span>
+              begins {answer.then.words} <span class="dim">{answer.then.summary}</span>
             </dd>
           </>
         )}
         {(["earlier", "later"] as const).map((when) => (
           <>
-            <dt>{when}</dt>
+            <dt>others {when}</dt>
             <dd>
-              {answer[when].count === 0 && "no other job"}
+              {answer[when].count === 0 && `no other job of the ${answer.compared} that wait`}
               {answer[when].jobs.map((job) => (
                 <div key={job.id}>
                   <a href={link("job", job.id)}>{job.name || job.id}</a> by {duration(Math.abs(job.by_s))}
                 </div>
               ))}
+              {answer[when].count > answer[when].jobs.length && (
+                <div class="dim">and {answer[when].count - answer[when].jobs.length} more</div>
+              )}
             </dd>
           </>
         ))}

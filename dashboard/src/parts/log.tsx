@@ -53,7 +53,7 @@ export function LogView({ path, live }: { path: string; live: boolean }) {
       <Trouble problem={problem} />
       {dropped > 0 && <p class="dim">{count(dropped, "earlier line")} not shown here.</p>}
       <pre class="log" ref={box} onScroll={scrolled} tabIndex={0} aria-label="Log">
-        {shown.length === 0 && <span class="a-dim">{sought ? "Nothing found." : "Nothing was printed yet."}</span>}
+        {shown.length === 0 && <span class="a-dim">{sought ? "Nothing found." : live ? "Nothing was printed yet." : "Nothing was printed."}</span>}
         {shown.map((line) => (
           <Line key={line.number} runs={line.runs} sought={sought} />
         ))}

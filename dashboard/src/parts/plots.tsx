@@ -64,7 +64,7 @@ export function Scatter({ points, metric, best, along }: Shown & { along: string
         y2={HEIGHT - MARGIN.bottom}
       />
       {x.ticks.map(([at, label]) => (
-        <text key={label} x={at} y={HEIGHT - MARGIN.bottom + 16} text-anchor="middle">
+        <text key={label} x={at} y={HEIGHT - MARGIN.bottom + 16} text-anchor={at > MARGIN.left ? "middle" : "start"}>
           {label}
         </text>
       ))}
@@ -107,6 +107,16 @@ export function Parallel({ points, metric, best }: Shown) {
   const inOrder = [...found].sort((a, b) => Number(a.job_id === best) - Number(b.job_id === best));
   return (
     <svg class="plot" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label={`Every run over ${axes.join(", ")}`}>
+      {inOrder.map((point) => (
+        <path
+          key={point.job_id}
+          class={point.job_id === best ? "best" : ""}
+          d={line(point)}
+          onClick={() => go("job", point.job_id)}
+        >
+          <title>{told(point, metric)}</title>
+        </path>
+      ))}
       {columns.map((column) => (
         <g key={column.name}>
           <line class="axis" x1={column.x} x2={column.x} y1={top} y2={bottom} />
@@ -119,16 +129,6 @@ export function Parallel({ points, metric, best }: Shown) {
             </text>
           ))}
         </g>
-      ))}
-      {inOrder.map((point) => (
-        <path
-          key={point.job_id}
-          class={point.job_id === best ? "best" : ""}
-          d={line(point)}
-          onClick={() => go("job", point.job_id)}
-        >
-          <title>{told(point, metric)}</title>
-        </path>
       ))}
     </svg>
   );

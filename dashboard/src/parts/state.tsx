@@ -14,6 +14,12 @@ const LOOKS: Record<string, [look: string, sign: string]> = {
   offline: ["bad", "✕"],
   draining: ["waiting", "◐"],
   cooling: ["waiting", "◌"],
+  completed: ["good", "✓"],
+  claimed: ["running", "◔"],
+  starting: ["waiting", "◔"],
+  loading: ["waiting", "◔"],
+  stopping: ["waiting", "◐"],
+  stopped: ["gone", "○"],
 };
 
 export function State({ of }: { of: string }) {

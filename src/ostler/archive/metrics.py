@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import IO
 
 from ostler.archive.errors import BadArchive
@@ -22,16 +21,15 @@ PASSED_BYTES = 256 * 1024 * 1024
 """Of a compressed bundle, before the file is found: it cannot be passed over without being unpacked."""
 
 
-def metrics_in(bundle: Path) -> dict[str, float]:
+def metrics_of(bundle: IO[bytes]) -> dict[str, float]:
     """The last value of each number; none of a bundle that cannot be read, or has no such file."""
     try:
-        with bundle.open("rb") as file:
-            return _last_values(_content(file))
+        return _last_values(content_of(bundle))
     except (OSError, ValueError, OverflowError, BadArchive):
         return {}
 
 
-def _content(file: IO[bytes]) -> bytes:
+def content_of(file: IO[bytes]) -> bytes:
     """Of a long file the end, where the last values are."""
     tar, passed = opened(file, sys.maxsize), 0
     for entry in islice(entries(tar), MOST_ENTRIES):
@@ -60,18 +58,18 @@ def _pass(tar: Bytes, file: IO[bytes], size: int, passed: int) -> None:
 def _last_values(content: bytes) -> dict[str, float]:
     found: dict[str, float] = {}
     for line in io.BytesIO(content):  # not split at once: millions of empty lines would be millions of objects
-        for name, value in _numbers(line) if len(line) <= MOST_LINE_BYTES else ():
-            if name in found or (len(found) < MOST_NAMES and _is_name(name)):
+        for name, value in numbers_in(line) if len(line) <= MOST_LINE_BYTES else ():
+            if name in found or (len(found) < MOST_NAMES and is_name(name)):
                 found[name] = value
     return found
 
 
-def _is_name(text: str) -> bool:
+def is_name(text: str) -> bool:
     """Also not half of a surrogate pair, which JSON can spell and no file and no database takes."""
     return len(text) <= MOST_NAME_CHARACTERS and text.isprintable()
 
 
-def _numbers(line: bytes) -> Iterator[tuple[str, float]]:
+def numbers_in(line: bytes) -> Iterator[tuple[str, float]]:
     try:
         document = json.loads(line) if line.lstrip().startswith(b"{") else {}
     except (ValueError, RecursionError):

@@ -17,7 +17,7 @@ from ostler.domain.errors import BadInput
 from ostler.domain.quantities import parse_duration
 
 if TYPE_CHECKING:
-    pass
+    from ostler.client.http import Hub
 
 Document = dict[str, Any]
 PAGE = 30
@@ -97,6 +97,22 @@ def _bar(document: Document) -> Any:
     return UploadBar(f"fetching {document['id'][:12]}")
 
 
+def _read_bar(size: int) -> Any:
+    """Of what the hub reads again: for many of them that takes its time."""
+    if not is_terminal(sys.stderr):
+        return nullcontext()
+    from ostler.cli.render.progress import UploadBar
+
+    return UploadBar("reading again", size)
+
+
+def _verified(hub: "Hub", document: Document, bar: Any) -> Document:
+    found = hub.verify_artifact(document["id"])
+    if bar is not None:
+        bar.more(document["size"])
+    return found
+
+
 def verify(
     access: Access,
     ids: Annotated[
@@ -114,7 +130,8 @@ def verify(
     with connect(access) as hub:
         chosen = hub.all_artifacts() if every else (find(hub, text) for text in ids or [])
         known = {document["id"]: document for document in chosen}
-        found = [{**document, **hub.verify_artifact(ident)} for ident, document in known.items()]
+        with _read_bar(sum(document["size"] for document in known.values())) as bar:
+            found = [{**document, **_verified(hub, document, bar)} for document in known.values()]
     bad = [document for document in found if not document["ok"]]
     if json:
         show_json({"artifacts": [{key: one[key] for key in ("id", "ok", "here", "size")} for one in found]})

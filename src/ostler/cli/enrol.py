@@ -170,6 +170,8 @@ def options_of(ctx: typer.Context, state: Path) -> list[str]:
         if value is not None:
             is_path = parameter.type.name == "path"
             told = Path(value).expanduser().absolute() if is_path else value
+            if parameter.name == "store":
+                told = config.store_shown(value, "", state)
             words += [max(parameter.opts, key=len), str(told)]
     return words
 

@@ -25,6 +25,9 @@ LOOK_S = 20.0
 """How long one question to the hub may wait for a job's end."""
 REFRESH_S = 1.0
 """The same where somebody watches the progress."""
+WHY_S = 5.0
+MOST_WATCHED = 20
+"""Of many jobs so many are asked for once a second, for the bar."""
 
 
 def logs(
@@ -63,6 +66,7 @@ def attend(hub: "Hub", job_id: str, name: str = "") -> int:
     called = f"{name} ({job_id})" if name else job_id
     note(f"job {called}")
     try:
+        _until_placed(hub, job_id, called)
         for chunk in hub.logs(job_id, follow=True):
             _write(chunk)
         job = _ended(hub, job_id)
@@ -76,14 +80,38 @@ def attend(hub: "Hub", job_id: str, name: str = "") -> int:
     return exit_code_of(job)
 
 
+def _until_placed(hub: "Hub", job_id: str, called: str) -> None:
+    """On a terminal: say why nothing is shown yet."""
+    if not is_terminal(sys.stderr) or hub.job(job_id)["state"] != states.PENDING:
+        return
+    from ostler.cli.render.progress import PlaceLine
+
+    with PlaceLine(called) as line:
+        asked_at, why = -WHY_S, ""
+        while (job := look(hub, job_id, REFRESH_S / 2))["state"] == states.PENDING:
+            if time.monotonic() - asked_at >= WHY_S:
+                asked_at = time.monotonic()
+                why = job.get("reason") or _why(hub, job_id)
+            line(why)
+
+
+def _why(hub: "Hub", job_id: str) -> str:
+    from ostler.client.errors import HubUnreachable, NotFound
+
+    try:
+        return str(hub.why(job_id, brief=True)["summary"])
+    except (HubUnreachable, NotFound):
+        return ""
+
+
 def _ended(hub: "Hub", job_id: str) -> Document:
     while True:
-        job = _look(hub, job_id, LOOK_S)
+        job = look(hub, job_id, LOOK_S)
         if job["state"] in states.TERMINAL:
             return job
 
 
-def _look(hub: "Hub", job_id: str, wait_s: float) -> Document:
+def look(hub: "Hub", job_id: str, wait_s: float) -> Document:
     """The job, when it has ended or so much time is over. A hub that restarts meanwhile is waited for."""
     from ostler.client.errors import HubUnreachable
     from ostler.client.streams import Outage
@@ -159,7 +187,7 @@ def wait_for(hub: "Hub", ids: list[str], timeout_s: float | None, as_json: bool)
     # A name means its newest job: the one of this moment, not one that comes while we wait.
     found = {document["id"]: document for document in (hub.job(one) for one in ids)}
     try:
-        with _progress(len(found)) as shown:
+        with progress(len(found)) as shown:
             _until_ended(hub, found, deadline, shown)
     except KeyboardInterrupt:
         note("no longer waiting; the jobs go on")
@@ -194,12 +222,20 @@ def _until_ended(hub: "Hub", found: dict[str, Document], deadline: float | None,
                     found.update({one: hub.job(one) for one in found if found[one]["state"] not in states.TERMINAL})
                     return
                 look_s = min(look_s, left)
-            found[job_id] = _look(hub, job_id, look_s)
+            found[job_id] = look(hub, job_id, look_s)
             if shown:
+                _refresh(hub, found, job_id)
                 shown(found)
 
 
-def _progress(jobs: int) -> Any:
+def _refresh(hub: "Hub", found: dict[str, Document], job_id: str) -> None:
+    """The others too, as far as they still run, so that the bar tells of all."""
+    live = [one for one in found if one != job_id and found[one]["state"] not in states.TERMINAL]
+    for other in live[:MOST_WATCHED]:
+        found[other] = look(hub, other, 0.0)
+
+
+def progress(jobs: int) -> Any:
     """A bar on a terminal, over all tasks of all jobs; nothing elsewhere."""
     if not is_terminal(sys.stderr):
         return nullcontext(None)

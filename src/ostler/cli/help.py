@@ -9,8 +9,10 @@ from typer.core import TyperCommand, TyperGroup
 from ostler.cli.options import HUB_PANEL
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-_RANGE = re.compile(r"(; )?(\b[0-9]+<=)?x[<>]=[0-9]+")
+RANGE = re.compile(r"(; )?(\b[0-9]+<=)?x[<>]=[0-9]+")
 """The bounds of a number as typer writes them; whoever exceeds one is told."""
+WHOLE_SENTENCE = 400
+"""A list of commands is for choosing: a sentence that is cut in its midst says less than one of two lines."""
 
 
 class Command(TyperCommand):
@@ -31,7 +33,7 @@ class Group(TyperGroup):
         for name, command in self.commands.items():
             if not command.hidden:
                 panel = getattr(command, "rich_help_panel", None) or "Commands"
-                told = command.get_short_help_str(formatter.width - width - 6)
+                told = command.get_short_help_str(WHOLE_SENTENCE)
                 panels.setdefault(panel, []).append((name.ljust(width), told))
         for panel, rows in panels.items():
             with formatter.section(panel):
@@ -44,7 +46,7 @@ def _write_parameters(command: Any, ctx: typer.Context, formatter: Any) -> None:
         record = parameter.get_help_record(ctx)
         if record is not None:
             usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-            told = _RANGE.sub("", record[1]).replace("  []", "")
+            told = RANGE.sub("", record[1]).replace("  []", "")
             panels.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append((record[0], told))
     width = min(28, max((len(first) for rows in panels.values() for first, _ in rows), default=0))
     # What the command is about first; what all commands share last.

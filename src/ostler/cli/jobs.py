@@ -15,7 +15,7 @@ from ostler.cli.render.terminal import is_terminal, note, show_json
 from ostler.cli.render.terminal import show as show_parts
 from ostler.cli.render.words import titled
 from ostler.cli.session import connect
-from ostler.cli.spec import SpecOptions, build_spec
+from ostler.cli.spec import SpecOptions, build_spec, left_behind
 from ostler.domain import states
 from ostler.domain.errors import BadInput, OstlerError
 
@@ -72,9 +72,14 @@ def run(spec: SpecOptions, access: Access) -> int:
 def _submitted(hub: "Hub", spec: Document, folder: Path | None) -> Document:
     if folder is not None:
         spec = {**spec, "snapshot_id": _sent(hub, folder)}
-    answer = hub.submit(spec)
+    from ostler.client.carrying import carried
+
+    answer = hub.submit(carried(spec, traced="id" not in spec))
     for remark in answer.get("notes") or []:
         note(f"note: {remark}")
+    may_have_one = "snapshot_id" in spec or "template" in spec
+    if not may_have_one and (file := left_behind(spec.get("command") or [])):
+        note(f"note: the job starts in an empty folder, without {file}; --snapshot . takes this folder along")
     return answer
 
 

@@ -24,7 +24,7 @@ def backup(
     state_dir: StateDir = None,
     config_file: ConfigFile = None,
     ledger: LedgerUrl = "",
-    store: StoreDir = None,
+    store: StoreDir = "",
 ) -> int:
     """Write one consistent moment of the ledger to a file, while the hub runs."""
     from ostler.hub import keeping
@@ -32,7 +32,7 @@ def backup(
     where = keeping.place(config.state_dir(state_dir), config_file, ledger, store)
     size = keeping.backup(where, file.expanduser())
     print(f"{file}: {size / 1024**2:.1f} MiB, of {where.file}")
-    note(f"{keeping.FOLDERS} are not in it: copy them, after this, from {where.store}")
+    note(f"{keeping.FOLDERS} are not in it: copy them, after this, from {where.bucket or where.store}")
     return exits.DONE
 
 
@@ -41,7 +41,7 @@ def restore(
     state_dir: StateDir = None,
     config_file: ConfigFile = None,
     ledger: LedgerUrl = "",
-    store: StoreDir = None,
+    store: StoreDir = "",
 ) -> int:
     """Put a backup in the place of the ledger. The hub must be stopped."""
     from ostler.hub import keeping
@@ -59,7 +59,7 @@ def doctor(
     access: Access,
     config_file: ConfigFile = None,
     ledger: LedgerUrl = "",
-    store: StoreDir = None,
+    store: StoreDir = "",
     json: Json = False,
 ) -> int:
     """Look at the hub's files, its ledger and the hubs themselves, and say what is not well."""

@@ -68,15 +68,18 @@ def _told(document: Document, what: str, as_json: bool) -> int:
 def status(access: Access, json: Json = False) -> int:
     """The whole fleet on one screen."""
     with connect(access) as hub:
-        totals, machines = hub.status(), hub.workers()
+        totals, machines, models = hub.status(), hub.workers(), hub.models()
         oldest = _oldest_waiting(hub) if totals["jobs"].get(states.PENDING) else None
         if json:
-            show_json({**totals, "machines": machines, "oldest_pending": oldest})
+            from ostler.cli.render.machines import alarms
+
+            told = {"machines": machines, "models": models, "alarms": alarms(totals, machines, models)}
+            show_json({**totals, **told, "oldest_pending": oldest})
             return exits.DONE
         names, url = _names(hub), hub.address
     from ostler.cli.render.machines import status_screen
 
-    show_parts(status_screen(url, totals, machines, names, oldest))
+    show_parts(status_screen(url, totals, machines, names, oldest, models=models))
     return exits.DONE
 
 
@@ -87,13 +90,12 @@ def _names(hub: "Hub") -> dict[str, str]:
 
 
 def _oldest_waiting(hub: "Hub") -> Document | None:
-    """The job that has waited longest, and why. Of a very long queue: of its newest part."""
-    oldest = None
-    for job in hub.all_jobs(state=states.PENDING, limit=MOST_JOBS):
-        oldest = job
-    if oldest is None:
+    """The job that has waited longest, and why. Of a very long queue: of its first part."""
+    places = hub.queue(MOST_JOBS)["queue"]
+    if not places:
         return None
+    name = min(places, key=lambda place: place["waiting_since"])["id"]
     try:
-        return {**oldest, "why": hub.why(oldest["id"], brief=True)}
-    except OstlerError:
-        return oldest
+        return {**hub.job(name), "why": hub.why(name, brief=True)}
+    except OstlerError:  # it has begun, or ended, meanwhile
+        return None

@@ -11,8 +11,11 @@ from ostler import __version__
 from ostler.cli import (
     artifacts,
     audit,
+    bridge,
     enrol,
+    execute,
     exits,
+    explain,
     follow,
     foresee,
     jobs,
@@ -21,11 +24,13 @@ from ostler.cli import (
     manifest,
     models,
     programs,
+    schema,
     secrets,
     settings,
     simulate,
     sweeps,
     tokens,
+    top,
 )
 from ostler.cli.help import CONTEXT, Command, Group
 from ostler.cli.options import Access, spread
@@ -72,10 +77,12 @@ def _register() -> None:
         invoke_without_command=True,
         callback=spread(programs.worker),
     )
+    _register_bridges(start)
     # The first word that is no option begins the job's own command line, with or without `--` before it.
     app.command("submit", cls=Command, rich_help_panel=work, context_settings=in_order)(spread(jobs.submit))
     app.command("run", cls=Command, rich_help_panel=work, context_settings=in_order)(spread(jobs.run))
     app.command("wait", cls=Command, rich_help_panel=work)(spread(follow.wait))
+    app.command("exec", cls=Command, rich_help_panel=work, context_settings=in_order)(spread(execute.execute))
     app.command("cancel", cls=Command, rich_help_panel=work)(spread(jobs.cancel))
     app.command("requeue", cls=Command, rich_help_panel=work)(spread(jobs.requeue))
     below_zero = {"ignore_unknown_options": True}
@@ -87,9 +94,11 @@ def _register() -> None:
     app.command("show", cls=Command, rich_help_panel=look)(spread(jobs.show))
     app.command("why", cls=Command, rich_help_panel=look)(spread(foresee.why))
     app.command("whatif", cls=Command, rich_help_panel=look, context_settings=in_order)(spread(foresee.whatif))
+    app.command("explain", cls=Command, rich_help_panel=look)(spread(explain.explain))
     app.command("simulate", cls=Command, rich_help_panel=look)(spread(simulate.simulate))
     app.command("logs", cls=Command, rich_help_panel=look)(spread(follow.logs))
     app.command("status", cls=Command, rich_help_panel=look)(spread(machines.status))
+    app.command("top", cls=Command, rich_help_panel=look)(spread(top.top))
     sweep = _group(
         "sweeps",
         "List the sweeps of the manifest, or look after one.",
@@ -98,6 +107,7 @@ def _register() -> None:
         callback=spread(sweeps.sweeps),
     )
     sweep.command("show", cls=Command)(spread(sweeps.show))
+    sweep.command("wait", cls=Command)(spread(sweeps.wait))
     sweep.command("cancel", cls=Command)(spread(sweeps.cancel))
     sweep.command("requeue", cls=Command)(spread(sweeps.requeue))
     model = _group(
@@ -136,6 +146,12 @@ def _register() -> None:
     config.command("show", cls=Command)(spread(settings.show))
 
 
+def _register_bridges(panel: str) -> None:
+    cluster = _group("bridge", "Offer somebody else's cluster to the fleet.", panel, no_args_is_help=True)
+    cluster.command("slurm", cls=Command)(spread(bridge.slurm))
+    cluster.command("ray", cls=Command)(spread(bridge.ray))
+
+
 def _register_guarding(panel: str) -> None:
     secret = _group("secret", "Set, list and delete secrets that jobs are given.", panel, no_args_is_help=True)
     secret.command("set", cls=Command)(spread(secrets.set_secret))
@@ -149,6 +165,7 @@ def _register_guarding(panel: str) -> None:
         callback=spread(audit.audit),
     )
     told.command("verify", cls=Command)(spread(audit.verify))
+    app.command("schema", cls=Command, rich_help_panel=panel)(spread(schema.schema))
 
 
 _register()

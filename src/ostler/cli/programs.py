@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ostler import config
+from ostler import config, logformat
 from ostler.cli import exits
 from ostler.cli.options import Access, Json
 from ostler.cli.session import warn_of_argv
@@ -51,12 +51,13 @@ LedgerUrl = Annotated[
     ),
 ]
 StoreDir = Annotated[
-    Path | None,
+    str,
     typer.Option(
         "--store",
-        metavar="DIR",
-        help="Where logs, artifacts, snapshots and checkpoints are, for all hubs on one ledger; else $OSTLER_STORE, "
-        "else ostler.toml's, else the state folder.",
+        metavar="PLACE",
+        help="Where logs, artifacts, snapshots and checkpoints are, for all hubs on one ledger: a folder, a bucket "
+        "like s3://bucket/prefix, or both with a comma between; else $OSTLER_STORE, ostler.toml's, the state folder.",
+        show_default=False,
     ),
 ]
 OwnUrl = Annotated[
@@ -91,6 +92,15 @@ GatewayPort = Annotated[
         "--gateway-port", metavar="N", min=0, max=65535, help="Models are called here, where any are configured."
     ),
 ]
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        "--log-format",
+        metavar="text|json",
+        help="How this program writes its own log; else $OSTLER_LOG_FORMAT, else text.",
+        show_default=False,
+    ),
+]
 LogLevel = Annotated[str, typer.Option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")]
 Leashed = Annotated[bool, typer.Option("--stop-on-eof", hidden=True, help="Stop when standard input ends.")]
 System = Annotated[
@@ -113,12 +123,13 @@ def hub(
     config_file: ConfigFile = None,
     manifest: ManifestFile = None,
     ledger: LedgerUrl = "",
-    store: StoreDir = None,
+    store: StoreDir = "",
     url: OwnUrl = "",
     tls: Tls = "",
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     log_level: LogLevel = "info",
+    log_format: LogFormat = "",
     stop_on_eof: Leashed = False,
     install: Annotated[bool, typer.Option("--install", help="As a service of this machine, from now on.")] = False,
     system: System = None,
@@ -145,6 +156,7 @@ def hub(
         gateway_port=gateway_port,
         state_dir=state,
         log_level=log_level,
+        log_format=logformat.chosen(log_format),
         config=config_file,
         manifest=manifest,
         ledger=ledger,
@@ -206,6 +218,7 @@ def worker(
         bool, typer.Option("--check", help="Print what this machine has and is fit for; start nothing.")
     ] = False,
     json: Json = False,
+    log_format: LogFormat = "",
     stop_on_eof: Leashed = False,
 ) -> int:
     """Run a worker for this machine, or look after one of the fleet."""
@@ -233,6 +246,7 @@ def worker(
             offer=offering.offer,
             state_dir=state,
             drain_seconds=offering.drain_seconds,
+            log_format=logformat.chosen(log_format),
         )
     )
 

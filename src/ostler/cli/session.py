@@ -9,6 +9,7 @@ from ostler.domain.errors import NotAuthenticated
 
 if TYPE_CHECKING:
     from ostler.client.http import Hub
+    from ostler.client.transport import Patience
 
 
 def warn_of_argv(token: str | None) -> None:
@@ -17,7 +18,7 @@ def warn_of_argv(token: str | None) -> None:
         note("a token on the command line can be read by everybody on this machine: use --token @FILE, or OSTLER_TOKEN")
 
 
-def connect(access: Access) -> "Hub":
+def connect(access: Access, patience: "Patience | None" = None) -> "Hub":
     """The hub that these options, the environment and the state folder point to. Close it, or use it in `with`."""
     import logging
 
@@ -29,7 +30,7 @@ def connect(access: Access) -> "Hub":
     url, trust = config.hub_url(access.hub, state), config.trust(access.ca, state)
     warn_of_argv(access.token)
     try:
-        return Hub(url, config.read_token(access.token, state, "admin"), trust=trust)
+        return Hub(url, config.read_token(access.token, state, "admin"), trust=trust, patience=patience)
     except NotAuthenticated:
         # Before the first `ostler up` there is no token either: that no hub is there is then the thing to say.
         with Hub(url, trust=trust) as hub:

@@ -79,7 +79,7 @@ def _store(in_file: str, source: str, state: Path) -> dict[str, Any]:
     where = origin(None, "store")
     return {
         "setting": "store",
-        "value": str(config.store_dir(None, in_file, state)),
+        "value": config.store_shown("", in_file, state),
         "from": source if where == "default" and in_file else where,
     }
 

@@ -24,8 +24,8 @@ def _option(name: str, told: str, panel: str, **more: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Machines:
-    workers: Annotated[int, _option("--workers", "How many machines there are.", FLEET, min=1)] = 8
-    gpus: Annotated[int, _option("--gpus", "GPUs of each.", FLEET, min=0)] = 8
+    workers: Annotated[int, _option("--workers", "How many machines there are.", FLEET, metavar="N", min=1)] = 8
+    gpus: Annotated[int, _option("--gpus", "GPUs of each.", FLEET, metavar="N", min=0)] = 8
     hold_after: Annotated[
         str, _option("--hold-after", f"How long a job waits for a hold: 90s, 10m, or {NEVER}.", FLEET, metavar="TIME")
     ] = "10m"
@@ -33,9 +33,11 @@ class Machines:
 
 @dataclasses.dataclass(frozen=True)
 class Drawn:
-    jobs: Annotated[int, _option("--jobs", "Draw so many jobs.", DRAWN, min=1)] = 5000
-    seed: Annotated[int, _option("--seed", "The seed they are drawn by.", DRAWN)] = 0
-    load: Annotated[float, _option("--load", "How much they ask for, of what the machines can do.", DRAWN)] = 0.95
+    jobs: Annotated[int, _option("--jobs", "Draw so many jobs.", DRAWN, metavar="N", min=1)] = 5000
+    seed: Annotated[int, _option("--seed", "The seed they are drawn by.", DRAWN, metavar="N")] = 0
+    load: Annotated[
+        float, _option("--load", "How much they ask for, of what the machines can do.", DRAWN, metavar="PART")
+    ] = 0.95
     save: Annotated[
         Path | None, _option("--save", "Write the drawn trace to this file.", DRAWN, metavar="FILE", dir_okay=False)
     ] = None
@@ -63,8 +65,10 @@ def simulate(
     ] = "jobs",
     json: Json = False,
 ) -> int:
-    """Replay a trace with the real scheduler: jobs beside plain FIFO and FIFO that skips what does not fit, or how
-    much of a cluster is allocated when so much has been asked for."""
+    """Replay a trace with the real scheduler.
+
+    Jobs, beside plain FIFO and FIFO that skips what does not fit; or (openb) how much of a cluster is allocated when
+    so much has been asked for."""
     found = FORMATS.get(format)
     if found is None:
         raise BadInput(f"--format: {format!r} is not one of {', '.join(FORMATS)}", [("format", "is unknown")])

@@ -2,7 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ GIB = 1024**3
 NEEDS = "What it needs"
 RUNS = "How it runs"
 SPEC = "Who and what it is"
+MANIFEST_TABLES = {"jobs", "sweeps", "hosts", "defaults"}
 
 
 def _option(name: str, told: str, panel: str, metavar: str | None = None) -> Any:
@@ -98,6 +99,19 @@ class SpecOptions:
             "--secret", "A secret, as a file in $OSTLER_SECRETS; :K also as a variable. Repeatable.", RUNS, "NAME[:K]"
         ),
     ] = None
+    notify: Annotated[
+        list[str] | None,
+        _option(
+            "--notify",
+            "Tell of its end: a webhook's address, ntfy:TOPIC, or a target of the hub's. Repeatable.",
+            RUNS,
+            "WHOM",
+        ),
+    ] = None
+    notify_on: Annotated[
+        list[str] | None,
+        _option("--notify-on", "Only of: end, failed, lost, preempted. Repeatable.", RUNS, "EVENT"),
+    ] = None
     service: Annotated[bool, _option("--service", "A service: without end, in a service slot.", RUNS)] = False
     on_oom: Annotated[
         str | None, _option("--on-oom", "larger: out of GPU memory, run again on a larger GPU.", RUNS, "RULE")
@@ -159,6 +173,8 @@ FIELDS: dict[str, tuple[str, Callable[[Any, str], Any]]] = {
     "preemptible": ("preemptible", _as_given),
     "output": ("outputs", _as_given),
     "secret": ("secrets", _as_given),
+    "notify": ("notify", _as_given),
+    "notify_on": ("notify_on", _as_given),
 }
 """For each option its field in the spec, and how its text becomes the value there."""
 
@@ -214,6 +230,13 @@ def _variable(text: str) -> tuple[str, str]:
     return name, os.environ[name]
 
 
+def left_behind(command: Sequence[str]) -> str | None:
+    """The first argument that names a file of the folder we are in, which a task does not find in its own. A program
+    without a slash in its name is one of the worker's."""
+    paths = [word for place, word in enumerate(command) if place or os.sep in word]
+    return next((path for path in paths if not os.path.isabs(path) and os.path.isfile(path)), None)
+
+
 def read_spec_file(path: Path) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
@@ -224,6 +247,8 @@ def read_spec_file(path: Path) -> dict[str, Any]:
     spec = _parse(text, path)
     if not isinstance(spec, dict):
         raise BadInput(f"--file: {path} must hold one spec, an object with names like 'command'", [("file", "no spec")])
+    if MANIFEST_TABLES & spec.keys():
+        raise BadInput(f"--file: {path} is a manifest; `ostler apply {path}` is for those", [("file", "a manifest")])
     return spec
 
 

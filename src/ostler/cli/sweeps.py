@@ -1,20 +1,28 @@
 """Sweeps: the runs that a manifest makes of a grid or a list, seen and handled as one."""
 
 import sys
-from typing import Annotated, Any
+import time
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ostler.cli import exits
+from ostler.cli import exits, follow
 from ostler.cli.options import Access, Json
 from ostler.cli.render.terminal import is_terminal, note, show_json
 from ostler.cli.render.terminal import show as show_parts
 from ostler.cli.render.words import clean, count
 from ostler.cli.session import connect
+from ostler.domain import states
 from ostler.domain.errors import BadInput
+from ostler.domain.quantities import parse_duration
+
+if TYPE_CHECKING:
+    from ostler.client.http import Hub
 
 Document = dict[str, Any]
 LIVE = ("pending", "claimed", "running")
+STATES = {"completed": states.SUCCEEDED, "claimed": states.ASSIGNED}
+"""Of statuses, where they are called otherwise."""
 UNFORTUNATE = ("failed", "cancelled", "unschedulable")
 
 SweepName = Annotated[
@@ -99,6 +107,52 @@ def requeue(
         answer = hub.sweep(found["name"]) if failed else hub.requeue_sweep(found["name"])
     waits = "waits" if len(chosen) == 1 else "wait"
     return _told(answer, f"{_so_many(len(chosen), found)} {waits} for a place again", json)
+
+
+def wait(
+    sweep: SweepName,
+    access: Access,
+    timeout: Annotated[
+        str | None, typer.Option("--timeout", metavar="TIME", help="Give up (exit code 6) after: 90s, 5m, 2h.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Wait until all runs of a sweep have ended.
+
+    Exits with 0 if all completed, with 1 if one did not, with 6 if time ran out.
+    """
+    seconds = None if timeout is None else parse_duration(timeout, "--timeout")
+    with connect(access) as hub:
+        found = hub.sweep(sweep)
+        try:
+            found = _until_ended(hub, found, None if seconds is None else time.monotonic() + seconds)
+        except KeyboardInterrupt:
+            note("no longer waiting; the runs go on")
+            return exits.INTERRUPTED
+    if json:
+        show_json(found)
+    live, bad = len(_in(found, LIVE)), len(_in(found, UNFORTUNATE))
+    if live:
+        note(f"ostler: time is up and {_so_many(live, found)} have not ended; they go on")
+    if bad:
+        note(f"ostler: {_so_many(bad, found)} did not complete; see: ostler sweeps show {clean(found['name'])}")
+    return exits.TIMED_OUT if live else exits.FAILED if bad else exits.DONE
+
+
+def _until_ended(hub: "Hub", found: Document, deadline: float | None) -> Document:
+    """One of those that run is waited for, then all are asked for: a sweep is one document, however many it has."""
+    with follow.progress(len(found["jobs"])) as shown:
+        while live := _in(found, LIVE):
+            if shown:
+                shown({job["job_id"]: {"state": STATES.get(job["status"], job["status"])} for job in found["jobs"]})
+            look_s = follow.REFRESH_S if shown else follow.LOOK_S
+            if deadline is not None:
+                look_s = min(look_s, deadline - time.monotonic())
+                if look_s <= 0:
+                    break
+            follow.look(hub, live[0]["job_id"], look_s)
+            found = hub.sweep(found["name"])
+    return found
 
 
 def _in(sweep: Document, statuses: tuple[str, ...]) -> list[Document]:

@@ -51,8 +51,16 @@ def create(
     whose = "for one machine" if join else f"of {made['user']}, role {made['role']}"
     note(f"token {made['id']} {whose}{until}; it is not shown again")
     if join:
-        note(f"on that machine: ostler join {_from_elsewhere(url)} TOKEN")
+        _tell_how_to_join(url)
     return exits.DONE
+
+
+def _tell_how_to_join(url: str) -> None:
+    if url.startswith("http://"):
+        note(f"this hub speaks no TLS, so only its own machine can join: ostler join {url} TOKEN")
+        note("for other machines start it with: ostler up --host 0.0.0.0 --tls auto (docs/tls.md)")
+    else:
+        note(f"on that machine: ostler join {_from_elsewhere(url)} TOKEN")
 
 
 def _from_elsewhere(url: str) -> str:

@@ -155,7 +155,9 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 def _tell(url: str, host: str, state: Path, state_was_chosen: bool) -> None:
     """What is there now, and what to do with it."""
-    lines = ["", f"  Ostler is up: {url}", f"  its state is in {state}", "", "  In another terminal:"]
+    lines = ["", f"  Ostler is up: {url}", f"  its state is in {state}"]
+    lines += [f"  the dashboard, at that address, asks for the token in {state / config.TOKEN_FILES['admin']}"]
+    lines += ["", "  In another terminal:"]
     needed = [f"OSTLER_HUB={url}"] if url != config.DEFAULT_HUB else []
     needed += [f"OSTLER_STATE_DIR={shlex.quote(str(state))}"] if state_was_chosen else []
     if needed:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import threading
 import time
@@ -49,6 +50,9 @@ class AsyncFleet:
     def url(self) -> str:
         return self.fleet.url
 
+    def _repr_html_(self) -> str:
+        return self.fleet._repr_html_()
+
     def __await__(self) -> Generator[Any, None, "AsyncFleet"]:
         yield from asyncio.sleep(0).__await__()
         return self
@@ -65,8 +69,8 @@ class AsyncFleet:
 
     async def run(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """A call that blocks, in this fleet's threads."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._pool, functools.partial(call, *args, **kwargs))
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()  # a span that is current here is there
+        return await loop.run_in_executor(self._pool, functools.partial(context.run, call, *args, **kwargs))
 
     # Work
 
@@ -190,6 +194,9 @@ class AsyncJob:
 
     def __repr__(self) -> str:
         return f"<AsyncJob {self.id}{' ' + self.name if self.name else ''}>"
+
+    def _repr_html_(self) -> str:
+        return self._job._repr_html_()
 
     async def status(self) -> Document:
         return await self._fleet.run(self._job.status)

@@ -22,10 +22,12 @@ class JobFuture(Future[Any]):
     def __init__(self, job: Job) -> None:
         super().__init__()
         self.job = job
-        self._settling = threading.Lock()
+        self._settling = threading.RLock()  # whoever is told that it is cancelled may cancel it again
 
     def cancel(self) -> bool:
         with self._settling:
+            if self.cancelled():
+                return True
             if not super().cancel():
                 return False
             # Told to `wait` and `as_completed` here: no worker thread will come by to do it.

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from ostler import config
-from ostler.client import functions, snapshots
+from ostler.client import functions, notebook, snapshots
+from ostler.client.carrying import carried
 from ostler.client.errors import BadInput
 from ostler.client.executor import FleetExecutor
 from ostler.client.http import Document, Hub
@@ -57,6 +58,9 @@ class Fleet:
 
     def __repr__(self) -> str:
         return f"<Fleet {self.hub.url}>"
+
+    def _repr_html_(self) -> str:
+        return notebook.shown(lambda: notebook.fleet_html(self.url, self.status(), self.workers()), repr(self))
 
     def __enter__(self) -> "Fleet":
         return self
@@ -123,7 +127,7 @@ class Fleet:
         }
         given = [option for option, value in options.items() if value is not None]
         functions.check_call(fn, args, kwargs, given)
-        return self._send(self._call_spec(fn, args, kwargs, options))
+        return self.submit_call(fn, args, kwargs, options)
 
     def submit_command(
         self,
@@ -277,6 +281,11 @@ class Fleet:
         job = self._send(spec)
         return job, Calls(self.hub, job.id, spec, ordered=ordered)
 
+    def submit_call(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+    ) -> Job:
+        return self._send(self._call_spec(fn, args, kwargs, options))
+
     def submit_watched(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
     ) -> tuple[Job, "Future[Document]"]:
@@ -285,7 +294,7 @@ class Fleet:
         spec = self._call_spec(fn, args, kwargs, {**options, "id": job_id})
         end = self.watch().future(job_id)
         try:
-            return self._send(spec), end
+            return self._send(spec, traced=True), end
         except BaseException:
             self.watch().forget(job_id)
             raise
@@ -296,6 +305,6 @@ class Fleet:
         fields = {"name": functions.name_of(fn), **spec_fields(options, "submit")}
         return functions.spec_of(functions.call_payload(fn, args, kwargs), fields, self.hub.put_blob)
 
-    def _send(self, spec: dict[str, Any]) -> Job:
-        answer = self.hub.submit(spec)
+    def _send(self, spec: dict[str, Any], *, traced: bool | None = None) -> Job:
+        answer = self.hub.submit(carried(spec, traced="id" not in spec if traced is None else traced))
         return Job(self.hub, answer["id"], spec.get("name", ""), answer.get("notes"))

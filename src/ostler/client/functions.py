@@ -92,7 +92,7 @@ def open_result(data: bytes, document: Mapping[str, Any]) -> Outcome:
         )
     try:
         kind, *rest = pickle.loads(data)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise JobFailed(
             f"the result of {document.get('id')} cannot be opened here: {type(error).__name__}: {error}", dict(document)
         ) from error

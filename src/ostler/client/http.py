@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from ostler.client import direct
 from ostler.client.errors import BadInput, HubFailed, HubUnreachable, NotFound
 from ostler.client.logs import follow as follow_log
 from ostler.client.logs import tail
@@ -43,6 +44,13 @@ class Hub:
     def address(self) -> str:
         """That of the hub that answers, where `url` names several."""
         return self._transport.addresses.current
+
+    def credentials(self) -> tuple[dict[str, str], Trust]:
+        """For a WebSocket to `address`: its headers, and by what the hub is known."""
+        return self._transport.credentials()
+
+    def unreachable(self, error: Exception) -> HubUnreachable:
+        return self._transport.unreachable(error)
 
     def close(self) -> None:
         self._transport.close()
@@ -96,9 +104,12 @@ class Hub:
                 return
             limit = None if limit is None else limit - len(page["jobs"])
 
-    def tasks(self, job_id: str, *, after: int | None = None, limit: int | None = None) -> Document:
-        """One page {"tasks", "next"} of an array's tasks, those after this index."""
-        return self._get(_job(job_id) + "/tasks", {"after": after, "limit": limit})
+    def tasks(
+        self, job_id: str, *, after: int | None = None, limit: int | None = None, ended: bool = False
+    ) -> Document:
+        """One page {"tasks", "next"} of an array's tasks, those after this index; `ended`: of these only the ones that
+        have ended, with their values where they are small."""
+        return self._get(_job(job_id) + "/tasks", {"after": after, "limit": limit, "ended": 1 if ended else None})
 
     def all_tasks(self, job_id: str) -> Iterator[Document]:
         after: int | None = None
@@ -112,6 +123,10 @@ class Hub:
     def why(self, job_id: str, *, brief: bool = False) -> Document:
         """`brief`: only what keeps it where it is, without what would change that and when."""
         return self._get(_job(job_id) + "/why", {"brief": 1 if brief else None})
+
+    def queue(self, limit: int = 100) -> Document:
+        """Who is next, in order, and who has used how much."""
+        return self._get("/v1/queue", {"limit": limit})
 
     def estimate(self, job_id: str) -> Document:
         """When it begins and ends, as far as can be foreseen."""
@@ -160,9 +175,9 @@ class Hub:
     def log_tail(self, job_id: str) -> str:
         return tail(self, job_id)
 
-    def open_log(self, job_id: str, follow: bool, offset: int, attempt: str | None) -> Stream:
-        """One connection to a log, for a reader that wants to know when it breaks."""
-        query = {"follow": 1 if follow else None, "offset": offset or None, "attempt": attempt}
+    def open_log(self, job_id: str, follow: bool, offset: int, attempt: str | None, tail: int = 0) -> Stream:
+        """One connection to a log, for a reader that wants to know when it breaks; `tail`: only of its last bytes."""
+        query = {"follow": 1 if follow else None, "offset": offset or None, "attempt": attempt, "tail": tail or None}
         return Stream(self._transport, self._transport.stream(_job(job_id) + "/logs", query=query, read_s=QUIET_S))
 
     # The feed
@@ -213,6 +228,14 @@ class Hub:
 
     def health(self) -> Document:
         return self._get("/v1/health")
+
+    def metrics(self) -> str:
+        """As Prometheus reads them."""
+        return self._transport.request("GET", "/metrics").body.decode()
+
+    def description(self) -> bytes:
+        """OpenAPI: what a client in any language can be made from."""
+        return self._transport.request("GET", "/openapi.json").body
 
     def me(self) -> Document:
         return self._get("/v1/me")
@@ -285,7 +308,8 @@ class Hub:
         """One connection to its bytes, and the first one that comes: not every proxy can begin in the middle."""
         headers = {"Range": f"bytes={offset}-"} if offset else {}
         path = "/v1/model/" + _part(artifact_id, "artifact")
-        response = self._transport.stream(path, headers=headers, read_s=QUIET_S)
+        asked = self._transport.stream(path, query=direct.ASKED, headers=headers, read_s=QUIET_S)
+        response = direct.followed(asked, headers) or self._transport.stream(path, headers=headers, read_s=QUIET_S)
         return Stream(self._transport, response), offset if response.status == 206 else 0
 
     # The gateway's models
@@ -383,6 +407,8 @@ class Hub:
         self, file: BinaryIO, digest: str, size: int, progress: Callable[[int, int], None] | None = None
     ) -> None:
         """Store what is in this file, from its beginning, under its SHA-256. It is never in memory as a whole."""
+        if direct.bring(self._transport, f"/v1/snapshots/{digest}", file, size, progress):
+            return
         headers = {"Content-Type": "application/octet-stream", "Content-Length": str(size)}
         body = Upload(file, size, progress)
         self._transport.request("PUT", f"/v1/snapshots/{digest}", body=body, headers=headers, insist=True)

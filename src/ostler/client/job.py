@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from ostler.client import notebook
 from ostler.client.errors import (
     HubUnreachable,
     JobCancelled,
@@ -33,6 +34,9 @@ class Job:
 
     def __repr__(self) -> str:
         return f"<Job {self.id}{' ' + self.name if self.name else ''}>"
+
+    def _repr_html_(self) -> str:
+        return notebook.shown(lambda: notebook.job_html(self.status()), repr(self))
 
     def status(self) -> Document:
         """The job as the hub tells it now."""
@@ -85,8 +89,10 @@ def wait_for_end(hub: Hub, job_id: str, timeout: float | None) -> Document:
     """The document of a job that has ended. A hub that restarts meanwhile is waited for."""
     deadline = None if timeout is None else time.monotonic() + timeout
     outage = Outage(hub.patience)
+    watching = notebook.Watching() if notebook.is_here() else None
+    most_s = LONGEST_WAIT_S if watching is None else notebook.Watching.AFTER_S
     while True:
-        left_s = LONGEST_WAIT_S if deadline is None else max(0.0, deadline - time.monotonic())
+        left_s = most_s if deadline is None else max(0.0, min(most_s, deadline - time.monotonic()))
         try:
             document = hub.job(job_id, wait=left_s)
         except HubUnreachable as error:
@@ -95,6 +101,8 @@ def wait_for_end(hub: Hub, job_id: str, timeout: float | None) -> Document:
             outage.endure(error)
             continue
         outage.over()
+        if watching is not None:
+            watching.tell(document, over=document["state"] in TERMINAL)
         if document["state"] in TERMINAL:
             return document
         if deadline is not None and time.monotonic() >= deadline:

@@ -1,10 +1,12 @@
 """A map: one array job, its calls' outcomes fetched in batches as they are wanted."""
 
+import base64
 import contextlib
 import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
+from ostler.client import notebook
 from ostler.client.errors import HubUnreachable
 from ostler.client.functions import Outcome
 from ostler.client.http import RESULTS_PER_CALL, Document, Hub
@@ -90,8 +92,10 @@ class Calls:
         rows = self._next_rows()
         if not rows:
             return
-        with_value = [index for index, row in rows.items() if row["state"] in (SUCCEEDED, FAILED)]
-        data = self._hub.results(self.job_id, with_value)
+        ended = {index: row for index, row in rows.items() if row["state"] in (SUCCEEDED, FAILED)}
+        data = {index: base64.b64decode(row["value"]) for index, row in ended.items() if row.get("value") is not None}
+        if larger := [index for index in ended if index not in data]:
+            data |= self._hub.results(self.job_id, larger)
         for index, row in rows.items():
             self._ready[index] = call_outcome(self._hub, {**row, "spec": self._spec}, data.get(index))
         self._adapt(data)
@@ -100,8 +104,10 @@ class Calls:
         after: int | None = self._low - 1
         top = self._low + self._batch if self._ordered else self.size
         limit = min(self._batch, ROWS) if self._ordered else ROWS
+        # With their values, unless many of these are here already and wait for one before them.
+        ended = self._ordered and len(self._ready) <= self._batch // 8
         while after is not None:
-            page = self._hub.tasks(self.job_id, after=after if after >= 0 else None, limit=limit)
+            page = self._hub.tasks(self.job_id, after=after if after >= 0 else None, limit=limit, ended=ended)
             new = {
                 row["index"]: row for row in page["tasks"] if row["state"] in TERMINAL and self._is_new(row["index"])
             }
@@ -156,6 +162,12 @@ class Results(Iterator[Any]):
         deadline = None if timeout is None else time.monotonic() + timeout
         self._values = _values(job, calls, deadline, timeout or 0.0, keep_errors)
 
+    def __repr__(self) -> str:
+        return f"<Results of {self.job!r}>"
+
+    def _repr_html_(self) -> str:
+        return notebook.plain_html(repr(self)) if self.job is None else self.job._repr_html_()
+
     def __iter__(self) -> "Results":
         return self
 
@@ -173,8 +185,10 @@ def _values(
     if job is None or calls is None:
         return
     try:
-        for outcome in calls.outcomes(deadline, timeout):
-            yield outcome.error if keep_errors and outcome.error is not None else outcome.get()
+        with notebook.counting(job.name or job.id, calls.size) as told:
+            for outcome in calls.outcomes(deadline, timeout):
+                told(outcome.error is None)
+                yield outcome.error if keep_errors and outcome.error is not None else outcome.get()
     except HubUnreachable:
         raise
     except BaseException:

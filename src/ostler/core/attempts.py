@@ -9,9 +9,9 @@ import zlib
 from ostler.core import chain, checkpoints
 from ostler.core.effects import AssignTask, CancelTask, Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
+from ostler.core.holding import NOTHING, Holding, holding
 from ostler.core.queueing.bound import bind, unbind
 from ostler.core.queueing.usage import START_QUANTUM_S, weight
-from ostler.core.room import NOTHING, Holding, holding
 from ostler.core.timers import ACCEPTANCE, COOLDOWN, RUNTIME
 from ostler.domain import states
 from ostler.domain.job import STOP_GRACE_S
@@ -62,7 +62,6 @@ def _authorise(
         worker_id=worker.id,
         held=held,
         will=will,
-        counted=will is None,
         phase="assigned",
         assigned=now,
         assigned_at=fleet.wall(now),
@@ -176,6 +175,20 @@ def accept(fleet: Fleet, attempt: Attempt, now: float) -> None:
     fleet.touch_attempt(attempt)
     if task.state != states.RUNNING:
         set_state(fleet, task, states.RUNNING, "", now)
+
+
+def in_line(fleet: Fleet, attempt: Attempt, waits_for: str, now: float) -> None:
+    """Its worker has it, and has handed it to somebody else's queue: it has not begun and spends nothing until then.
+    Told to end, it keeps its room until it is out of there."""
+    task = attempt.task
+    if attempt.accepted or task is None:
+        return
+    attempt.accept_by = now + ACCEPT_WITHIN_S
+    fleet.timers.add(attempt.accept_by, ACCEPTANCE, attempt.id)
+    reason = f"waits for {waits_for}"
+    is_to_begin = attempt.is_current() and attempt.phase == "assigned"
+    if is_to_begin and (task.state, task.reason) != (states.ASSIGNED, reason):
+        set_state(fleet, task, states.ASSIGNED, reason, now)
 
 
 def start_clock(fleet: Fleet, attempt: Attempt, task: Task, now: float, *, watched: bool = True) -> None:

@@ -6,7 +6,7 @@ The room follows the chain whatever was decided about a member meanwhile: its wo
 from collections.abc import Iterator
 
 from ostler.core.fleet import Attempt, Fleet
-from ostler.core.room import NOTHING
+from ostler.core.holding import NOTHING
 
 
 def follow(fleet: Fleet, before: Attempt, attempt: Attempt) -> None:

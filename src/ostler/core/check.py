@@ -7,6 +7,7 @@ from ostler.core import chain
 from ostler.core import index as indexes
 from ostler.core.claims import LEASE_S
 from ostler.core.fleet import Fleet, Job, Worker
+from ostler.core.holding import NOTHING
 from ostler.core.index import bits
 from ostler.core.match import unmet, unmet_by_claim, unmet_health, unmet_trust
 from ostler.core.placing.place import settled
@@ -15,7 +16,7 @@ from ostler.core.queueing.backfill import fits_beside
 from ostler.core.queueing.holds import BESIDE, IN_TIME
 from ostler.core.queueing.queue import band_key
 from ostler.core.ranges import RangeSet
-from ostler.core.room import NOTHING, Room, gpu_thousandths
+from ostler.core.room import Room, gpu_thousandths
 from ostler.core.timers import LEASE, PREFERENCE
 from ostler.domain import states
 

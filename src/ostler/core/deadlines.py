@@ -66,7 +66,7 @@ def _contact(fleet: Fleet, worker_id: str, now: float) -> list[Effect]:
 
 def _acceptance(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:
     attempt = fleet.held.get(attempt_id)
-    if attempt is None or attempt.accepted or attempt.task is None:
+    if attempt is None or attempt.accepted or attempt.task is None or attempt.accept_by > now:
         return []
     worker, task = fleet.workers[attempt.worker_id], attempt.task
     if not worker.connected:

@@ -26,7 +26,9 @@ def problem(fleet: Fleet, event: JobsSubmitted, fresh: Mapping[str, NewJob]) -> 
 def _circle(fresh: Mapping[str, NewJob]) -> list[str]:
     """A circle among jobs that are submitted together; jobs that exist cannot wait for newer ones."""
     clear: set[str] = set()
-    for start in fresh:
+    for start, new in fresh.items():
+        if not new.depends_on:
+            continue  # nothing waits in a circle by itself, and most jobs wait for none
         path: list[str] = []
         stack = [(start, iter(fresh[start].depends_on))]
         path.append(start)

@@ -7,260 +7,37 @@ index and changes can never drift from the rows they belong to. Decisions are ma
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Optional
 
 import msgspec
 
-from ostler.core.index import Index, Shape, bits
+from ostler.core.attempt import Attempt, Task
+from ostler.core.holding import NOTHING
+from ostler.core.index import Index, bits
+from ostler.core.job import Job
 from ostler.core.learning.followers import Followers
 from ostler.core.learning.kinds import Kinds
 from ostler.core.placing.board import Board
 from ostler.core.placing.mix import Mix
 from ostler.core.queueing.holds import Holds
-from ostler.core.queueing.queue import Lane, Queue
+from ostler.core.queueing.queue import Queue
 from ostler.core.queueing.usage import Usage
-from ostler.core.ranges import ONE, Ranges, with_index, without_index
-from ostler.core.room import NOTHING, Holding, Room, gpu_thousandths
+from ostler.core.ranges import with_index, without_index
+from ostler.core.room import Room, gpu_thousandths
 from ostler.core.timers import PREFERENCE, SCHEDULING, Timers
 from ostler.core.touched import TALLY, Touched
+from ostler.core.worker import Worker
 from ostler.domain import states
 from ostler.domain.hosts import HostPolicy, policy_of
 from ostler.domain.job import Terms
 from ostler.domain.quota import Quotas
-from ostler.domain.records import Dropped, FeedRecord, KeptRecord
+from ostler.domain.records import FeedRecord, KeptRecord
 from ostler.domain.resources import Offer, Request
 from ostler.domain.scheduling import Scheduling
-from ostler.domain.worker import Capabilities, Slots
+from ostler.domain.worker import Capabilities
+
+__all__ = ["Attempt", "Fleet", "Job", "Task", "Worker"]
 
 MAX_SHARED_TERMS = 4096
-
-
-class Job(msgspec.Struct, kw_only=True, gc=False):
-    """A job that has not ended, or that still holds room. Small: a queue may hold a million of them."""
-
-    id: str
-    seq: int
-    user: str
-    shape: Shape
-    terms: Terms
-    size: int
-    queued: float
-    """When its wait began: at its submission, or at the last requeue."""
-    queued_at: float = 0.0
-    state: str = states.PENDING
-    waiting: Ranges = ONE
-    """Half-open ranges of the indices that wait to be placed."""
-    tasks: dict[int, "Task"] | None = None
-    """Those to which something has happened, and which have not ended or still hold room."""
-    ended: dict[str, int] | None = None
-    """How many tasks have ended, by state."""
-    dropped: tuple[Dropped, ...] = ()
-    """Indices that ended without ever being placed: they have no rows of their own."""
-    finished_at: float | None = None
-    reason: str = ""
-    cancelled: bool = False
-    snapshot: str = ""
-    kind: int = 0
-    """What the runs of its like are known by; 0: none."""
-    blocked_on: set[str] | None = None
-    """Jobs that must succeed first."""
-    lane: Lane | None = None
-    prev: Optional["Job"] = None
-    next: Optional["Job"] = None
-
-    @property
-    def is_gang(self) -> bool:
-        return self.shape.request.nodes > 1
-
-    def may_be_placed(self) -> bool:
-        """It waits for nothing but room. A gang is placed whole or not at all."""
-        if not self.waiting or self.blocked_on:
-            return False
-        return not self.is_gang or self.count_waiting() == self.size
-
-    def wants_room(self) -> bool:
-        """Something of it waits, or will as soon as its last processes are gone."""
-        pending = any(task.state == states.PENDING for task in (self.tasks or {}).values())
-        return self.state not in states.TERMINAL and (bool(self.waiting) or pending)
-
-    def task_id(self, index: int) -> str:
-        return f"{self.id}.{index}" if self.size else self.id
-
-    def total(self) -> int:
-        return self.size or 1
-
-    def count_waiting(self) -> int:
-        return sum(high - low for low, high in self.waiting)
-
-    def count_ended(self) -> int:
-        return sum((self.ended or {}).values())
-
-
-class Task(msgspec.Struct, kw_only=True):
-    """A task that has been placed at least once, or has ended."""
-
-    id: str
-    job: Job
-    index: int
-    state: str = states.PENDING
-    attempt: str = ""
-    """The current attempt; of a pending task, the last one, which may still come back."""
-    worker: str = ""
-    holder: Optional["Attempt"] = None
-    """The attempt that holds room for this task. While there is one, nothing else is placed for it."""
-    done: bool = False
-    """A gang's member that has succeeded, while others still run."""
-    resting: bool = False
-    """A service between two starts."""
-    health: str = ""
-    losses: int = 0
-    failures: int = 0
-    used_s: float = 0.0
-    started_at: float | None = None
-    finished_at: float | None = None
-    exit_code: int | None = None
-    reason: str = ""
-    artifact_id: str = ""
-    metrics: dict[str, float] = {}
-    checkpoint: str = ""
-    """The blob that its next attempt begins from, and the worker that brought it."""
-    checkpoint_by: str = ""
-    result_id: str = ""
-    result: bytes | None = None
-
-
-class Attempt(msgspec.Struct, kw_only=True):
-    """One authorisation to run a task, for as long as it holds room on a worker."""
-
-    id: str
-    task_id: str
-    task: Task | None
-    """None: a process that its worker reported and that nobody here knows."""
-    worker_id: str
-    held: Holding
-    phase: str
-    """assigned, running, stopping (told to end), lapsed (its worker's grace ran out before its end was seen), bound (no
-    process: room that a job waits for, kept for it)"""
-    heir: Job | None = None
-    """The job that gets its room when it ends."""
-    after: Optional["Attempt"] = None
-    """It was sent ahead: it holds nothing, and begins in the room of this one when that has ended."""
-    follower: Optional["Attempt"] = None
-    """The one that was sent to come after it."""
-    will: Holding | None = None
-    """What it is to hold, or held until its follower began; None: what it holds."""
-    recalled: bool = False
-    """Its worker was asked to hand it back if it has not begun."""
-    accepted: bool = False
-    assigned: float = 0.0
-    started: float | None = None
-    saved: float = 0.0
-    """When its last checkpoint came."""
-    assigned_at: float = 0.0
-    started_at: float | None = None
-    finished_at: float | None = None
-    watched: bool = False
-    """A reminder of the end of its grace is set."""
-    spends: bool = True
-    """What it runs counts against its task's budget."""
-    counted: bool = True
-    """It counts as its user's; a lapsed one does not."""
-    stop_reason: str = ""
-    outcome: str = ""
-    reason: str = ""
-    why: str = ""
-    claimed: bool = False
-    """Its worker asked for it and holds no connection: its lease counts from `beaten`, and nothing else does."""
-    beaten: float = 0.0
-    price_s: float | None = None
-    """Of a model's process that is idle: what its room costs whoever wants it. None: it is not to be had."""
-    port: int = 0
-    """Of a service or a model: where it listens on its machine."""
-    run_s: float = 0.0
-    """How long its processes ran, as the worker measured it; 0: it did not say, and so with the peaks."""
-    peak_memory_mib: int = 0
-    peak_vram_mib: int = 0
-    progress: object = None
-    """What its worker last said about how far it is."""
-
-    def is_current(self) -> bool:
-        task = self.task
-        return task is not None and task.holder is self and task.attempt == self.id and task.state in _PLACED
-
-
-_PLACED = (states.ASSIGNED, states.RUNNING, states.ORPHANED)
-
-
-class Worker(msgspec.Struct, kw_only=True):
-    id: str
-    capabilities: Capabilities
-    offer: Offer
-    room: Room
-    session: int = 0
-    """The socket that speaks for it; 0: none."""
-    newest_session: int = 0
-    """The last one that spoke for it: sockets are numbered as they are opened."""
-    boot_id: str = ""
-    address: str = ""
-    draining: bool = False
-    """An operator closed it."""
-    leaving: bool = False
-    """It said that it is going."""
-    faults: int = 0
-    """Failures of its own in a row."""
-    watched: bool = False
-    """A reminder to look for its silence is set."""
-    shrunk: bool = False
-    """Its offer changed while something was held: the holdings may exceed it."""
-    silent_about_at: float = -1.0
-    """When it was last found not to have accepted what it was given."""
-    cooling_until: float = 0.0
-    cooling: bool = False
-    slots: Slots | None = None
-    slots_at: float = 0.0
-    in_use: dict[str, int] = msgspec.field(default_factory=dict)
-    """Slots in use as last reported, less what has ended since."""
-    attempts: dict[str, Attempt] = msgspec.field(default_factory=dict)
-    """Everything that holds room here."""
-    unseen: dict[str, Holding] = msgspec.field(default_factory=dict)
-    """What was given back without its end being seen; held again if the worker turns out to have it."""
-    last_contact: float = 0.0
-    last_contact_at: float = 0.0
-    registered_at: float = 0.0
-    ahead: int = 0
-    """How many assignments it takes beyond its room."""
-    claims: bytes = b""
-    """Of one that only claims: the capability of its last claim, JSON."""
-    written_at: float = 0.0
-    """When that was written down last."""
-
-    @property
-    def only_claims(self) -> bool:
-        return bool(self.claims)
-
-    @property
-    def connected(self) -> bool:
-        return self.session != 0
-
-    @property
-    def is_open(self) -> bool:
-        return self.session != 0 and not (self.draining or self.leaving or self.cooling) and self.slots is not None
-
-    def free_slots(self, pool: str) -> int:
-        if self.claims:
-            return 1  # it asks for one when it has one
-        if self.slots is None:
-            return 0
-        return self.slots.total(pool) - max(self.in_use.get(pool, 0), self.room.placed[pool])
-
-    def find(self, task_id: str, attempt: str) -> Attempt | None:
-        """What this worker means; a worker of version 1 names the task alone."""
-        held = self.attempts.get(attempt)
-        if not attempt:
-            held = next(
-                (one for one in self.attempts.values() if one.task_id == task_id and one.phase != "bound"), None
-            )
-        return held if held is not None and held.task_id == task_id and held.phase != "bound" else None
 
 
 class Fleet:
@@ -583,11 +360,7 @@ class Fleet:
 
     def _under(self, worker: Worker, policy: HostPolicy | None) -> Worker:
         offer = msgspec.structs.replace(worker.capabilities.offer(), claims=worker.only_claims)
-        offer = policy.applied_to(offer) if policy is not None else offer
-        room = Room(offer)
-        for attempt in worker.attempts.values():
-            room.take(attempt.held)
-        return msgspec.structs.replace(worker, offer=offer, room=room)
+        return worker.offering(policy.applied_to(offer) if policy is not None else offer)
 
     def change_offer(self, worker: Worker, offer: Offer) -> None:
         """What is held stays held."""

@@ -10,12 +10,12 @@ bits agree with it.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
 
 from ostler.core.axes import Axis, Gpus, Wanted, gpu_need
+from ostler.core.holding import Holding
 from ostler.core.machines import Machines, State
 from ostler.core.match import unmet_static
-from ostler.core.room import Holding, Room
+from ostler.core.worker import Worker
 from ostler.domain.resources import POOLS, Offer, Request
 
 
@@ -82,25 +82,13 @@ def _facts(offer: Offer) -> tuple[object, ...]:
     return (offer.backend, offer.has_cuda, offer.gpu_type, offer.labels, offer.hostname, *lists, offer.claims)
 
 
-class Candidate(Protocol):
-    """What the index needs to know of a worker."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def room(self) -> Room: ...
-    @property
-    def is_open(self) -> bool: ...
-    def free_slots(self, pool: str) -> int: ...
-
-
 class Indexed:
     """What the index keeps on a worker."""
 
     __slots__ = ("bit", "classes", "facts", "fits", "number", "worker")
 
     def __init__(self, number: int) -> None:
-        self.worker: Candidate | None = None
+        self.worker: Worker | None = None
         self.facts: tuple[object, ...] = ()
         self.number = number
         self.bit = 1 << number
@@ -158,7 +146,7 @@ class Index:
 
     # Shapes
 
-    def shape(self, request: Request, workers: Iterable[Candidate]) -> Shape:
+    def shape(self, request: Request, workers: Iterable[Worker]) -> Shape:
         """The shape of this request; a new one is entered into the axes, and compared with every worker only where it
         is the first of its static class."""
         known = self._shapes.get(request)
@@ -175,7 +163,7 @@ class Index:
             self._refit(indexed, indexed.worker, self._full(indexed.worker))
         return shape
 
-    def _static_class(self, request: Request, workers: Iterable[Candidate]) -> StaticClass:
+    def _static_class(self, request: Request, workers: Iterable[Worker]) -> StaticClass:
         key = _static_part(request)
         static = self._classes.get(key)
         if static is None:
@@ -295,7 +283,7 @@ class Index:
         self._gpus.add_worker()
         self.machines.add(worker_id)
 
-    def offer_changed(self, worker: Candidate) -> None:
+    def offer_changed(self, worker: Worker) -> None:
         """Look at everything about this worker anew that may have changed."""
         indexed, offer = self._workers[worker.id], worker.room.offer
         facts = _facts(offer)
@@ -309,7 +297,7 @@ class Index:
         self.machines.offered(indexed.number, offer)
         self.room_changed(worker)
 
-    def room_changed(self, worker: Candidate) -> None:
+    def room_changed(self, worker: Worker) -> None:
         """Its room, slots or health changed: what it could take is other than before."""
         self.changes += 1
         self.restless[worker.id] = None
@@ -330,7 +318,7 @@ class Index:
                 self._serving[pool] = serving ^ bit
         self._refit(indexed, worker, full)
 
-    def _refit(self, indexed: Indexed, worker: Candidate, full: int) -> None:
+    def _refit(self, indexed: Indexed, worker: Worker, full: int) -> None:
         """What a worker could take now; if that is more than before, the next pass looks at it."""
         fits = self._has_room_for(indexed, worker, full) if worker.is_open else 0
         if worker.id in self.held:
@@ -355,12 +343,12 @@ class Index:
         if not self._gains[fits]:
             del self._gains[fits]
 
-    def hold(self, worker: Candidate) -> None:
+    def hold(self, worker: Worker) -> None:
         """It is free for nobody until it is let go; what it has room for is told apart."""
         self.held[worker.id] = 0
         self.room_changed(worker)
 
-    def let_go(self, worker: Candidate) -> None:
+    def let_go(self, worker: Worker) -> None:
         del self.held[worker.id]
         self.stale.pop(worker.id, None)
         self.unasked.pop(worker.id, None)
@@ -383,7 +371,7 @@ class Index:
     def bit_of(self, worker_id: str) -> int:
         return self._workers[worker_id].bit
 
-    def claimable(self, worker: Candidate) -> int:
+    def claimable(self, worker: Worker) -> int:
         """The shapes of which a worker that is not given work could have one, now that it asks."""
         return self._has_room_for(self._workers[worker.id], worker, self._full(worker))
 
@@ -395,7 +383,7 @@ class Index:
             return 0
         return self._has_room_for(indexed, worker, self._full(worker))
 
-    def would_fit(self, worker: Candidate, leaving: Holding) -> int:
+    def would_fit(self, worker: Worker, leaving: Holding) -> int:
         """The shapes of which it could take one, at the most, if what this holds were free: no device is."""
         indexed, room = self._workers[worker.id], worker.room
         fits = self._could_run(indexed.classes) & self._cores.within(max(0, room.cores_milli + leaving.cores_milli))
@@ -405,7 +393,7 @@ class Index:
                 fits &= ~shapes
         return fits & self._gpus.served_by(indexed.number)
 
-    def _full(self, worker: Candidate) -> int:
+    def _full(self, worker: Worker) -> int:
         """The shapes for which it has no slot."""
         found = 0
         for pool, shapes in self._pools.items():
@@ -413,7 +401,7 @@ class Index:
                 found |= shapes
         return found
 
-    def _has_room_for(self, indexed: Indexed, worker: Candidate, full: int) -> int:
+    def _has_room_for(self, indexed: Indexed, worker: Worker, full: int) -> int:
         fits = self._could_run(indexed.classes) & ~full
         if not fits:
             return 0

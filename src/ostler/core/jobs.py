@@ -90,8 +90,8 @@ def over_quota(fleet: Fleet, fresh: Mapping[str, NewJob]) -> QuotaExceeded | Non
         limit = fleet.quotas.of(user).queued_jobs
         queued = fleet.queued_of.get(user, 0)
         if limit and queued + count > limit:
-            told = f"{user} has {queued} queued jobs and asks for {count} more; the quota queued_jobs is {limit}"
-            return QuotaExceeded(told)
+            told = f"{user} has {queued} queued jobs and asks for {count} more; the quota queued_jobs is {limit}: "
+            return QuotaExceeded(told + "wait until some have started, cancel some, or ask an operator for more")
     return None
 
 

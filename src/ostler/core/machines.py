@@ -1,23 +1,20 @@
 """The machines as the scheduler tells them apart: of which kind they are, how many of their GPUs are free, and in which
 state each is. Machines in one state are scored once for all."""
 
-from bisect import insort
-
 from ostler.core.placing.worth import Kind, Machine, machine_of
 from ostler.core.room import Room
+from ostler.core.roster import Roster
 from ostler.domain.resources import Offer
 
 
 class State:
     """Machines that offer the same and have the same free room."""
 
-    __slots__ = ("ids", "key", "workers")
+    __slots__ = ("key", "workers")
 
     def __init__(self, key: tuple[object, ...]) -> None:
         self.key = key
         self.workers = 0
-        self.ids: list[str] = []
-        """In order: ties between workers go to the first."""
 
 
 class Alike:
@@ -34,10 +31,9 @@ class Alike:
 class Known:
     """What is known of one machine."""
 
-    __slots__ = ("alike", "bit", "free", "machine", "name", "room", "state")
+    __slots__ = ("alike", "bit", "free", "machine", "room", "state")
 
-    def __init__(self, name: str, bit: int) -> None:
-        self.name = name
+    def __init__(self, bit: int) -> None:
         self.bit = bit
         self.machine: Machine | None = None
         self.free = 0
@@ -58,6 +54,8 @@ class Machines:
         self.without_gpu = 0
         self.moved = 0
         """Those that have entered another state since whoever reads this took note of it."""
+        self.roster = Roster()
+        """Ties between workers go to the first."""
         self._known: list[Known] = []
         self._alike: dict[tuple[object, ...], Alike] = {}
         self._last_alike = 0
@@ -66,7 +64,9 @@ class Machines:
         """Those that have changed since they entered a state."""
 
     def add(self, name: str) -> None:
-        self._known.append(Known(name, 1 << len(self._known)))
+        known = Known(1 << len(self._known))
+        self._known.append(known)
+        self.roster.add(name, known.bit)
 
     def offered(self, number: int, offer: Offer) -> None:
         known = self._known[number]
@@ -142,7 +142,6 @@ class Machines:
             if before.key == key:
                 return
             before.workers ^= known.bit
-            before.ids.remove(known.name)
             if not before.workers:
                 del self._states[before.key]
         state = self._states.get(key)
@@ -150,5 +149,4 @@ class Machines:
             state = self._states[key] = State(key)
         state.workers |= known.bit
         self.moved |= known.bit
-        insort(state.ids, known.name)
         known.state = state

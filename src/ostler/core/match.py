@@ -1,8 +1,6 @@
 """May this worker run this task? One predicate, with reasons; the scheduler, `why` and check() all ask it."""
 
-from typing import TYPE_CHECKING
-
-import msgspec
+from typing import TYPE_CHECKING, NamedTuple
 
 from ostler.core.room import Room, pick_devices
 from ostler.domain.quantities import show_cores, show_mib
@@ -12,7 +10,7 @@ if TYPE_CHECKING:
     from ostler.core.fleet import Worker
 
 
-class Reason(msgspec.Struct, frozen=True):
+class Reason(NamedTuple):
     axis: str
     text: str
     lasting: bool = False

@@ -10,10 +10,11 @@ from ostler.core import jobs, jobs_end
 from ostler.core.effects import Answer, AskYield, Effect
 from ostler.core.events import ModelLoad, ModelPriced
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
+from ostler.core.holding import holding
 from ostler.core.index import bits
 from ostler.core.match import unmet_health, unmet_room, unmet_static
 from ostler.core.queueing.bound import unbind
-from ostler.core.room import Room, holding, pick_devices
+from ostler.core.room import Room, pick_devices
 from ostler.domain.resources import Request
 
 PRIORITY = 1000

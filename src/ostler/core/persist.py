@@ -8,10 +8,10 @@ from ostler.core.attempts import LOOK_AGAIN_S, forget_ended, remaining_s, set_st
 from ostler.core.claims import LEASE_S
 from ostler.core.dependencies import hold_again
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
+from ostler.core.holding import Holding
 from ostler.core.jobs import revive, revive_task
 from ostler.core.outcomes import PREEMPTED_BY
 from ostler.core.queueing.usage import HALF_LIFE_S
-from ostler.core.room import Holding
 from ostler.core.timers import GRACE, LEASE, RUNTIME
 from ostler.core.touched import Touched
 from ostler.core.workers import add
@@ -214,14 +214,13 @@ def _hold_again(fleet: Fleet, row: AttemptRecord, now: float) -> None:
         phase=row.state,
         accepted=row.accepted,
         assigned=now,
-        started=now - max(0.0, fleet.wall(now) - row.started_at) if row.started_at is not None else None,
         assigned_at=row.assigned_at,
-        started_at=row.started_at,
         stop_reason=row.stop_reason,
         why=row.why,
-        peak_memory_mib=row.peak_memory_mib,
-        peak_vram_mib=row.peak_vram_mib,
     )
+    if row.started_at is not None:
+        attempt.started, attempt.started_at = now - max(0.0, fleet.wall(now) - row.started_at), row.started_at
+    attempt.peak_memory_mib, attempt.peak_vram_mib = row.peak_memory_mib, row.peak_vram_mib
     attempt.counted = attempt.phase != "lapsed"
     _, preempted, by = row.stop_reason.partition(PREEMPTED_BY)
     heir = fleet.jobs.get(by) if preempted else None

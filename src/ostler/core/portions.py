@@ -3,8 +3,7 @@
 Between two portions the fleet is neither as it was nor as it will be: nobody may decide by it, or write it down.
 """
 
-from collections.abc import Generator, Iterator, Sequence
-from itertools import islice
+from collections.abc import Generator, Sequence
 from typing import TypeVar
 
 from ostler.core.effects import Effect
@@ -21,10 +20,8 @@ def is_whole(portion: Sequence[object]) -> bool:
     return len(portion) == AT_ONCE
 
 
-def in_portions(things: Sequence[T]) -> Iterator[list[T]]:
-    rest = iter(things)
-    while some := list(islice(rest, AT_ONCE)):
-        yield some
+def in_portions(things: list[T]) -> list[list[T]]:
+    return [things[at : at + AT_ONCE] for at in range(0, len(things), AT_ONCE)]
 
 
 def whole(portions: Portions) -> list[Effect]:

@@ -33,7 +33,7 @@ def reconcile(
             attempt = attempts.hold_stray(fleet, worker, line.task_id, line.attempt, now)
         seen.add(attempt.id)
         if line.state == WAITING:
-            effects += _still_waits(fleet, attempt, registering)
+            effects += _still_waits(fleet, attempt, line.waits_for, now, registering)
         elif line.state not in ENDED_STATES:
             lessons.seen(fleet, attempt, line)
             effects += _still_there(fleet, attempt, now)
@@ -48,12 +48,18 @@ def reconcile(
     return effects
 
 
-def _still_waits(fleet: Fleet, attempt: Attempt, registering: bool) -> list[Effect]:
-    """It was sent ahead and has not begun. Whoever comes back hands it back: what it was to wait for may be over."""
+def _still_waits(fleet: Fleet, attempt: Attempt, waits_for: str, now: float, registering: bool) -> list[Effect]:
+    """It has not begun. What was sent ahead is handed back by whoever comes back: what it was to wait for may be over;
+    what is in somebody else's queue keeps its place there."""
+    is_in_line = bool(waits_for) and attempt.after is None
+    if is_in_line:
+        attempts.in_line(fleet, attempt, waits_for, now)
     if not attempt.is_current():
         return attempts.stop(fleet, attempt, "this attempt is not authorised any more")
-    if attempt.recalled:
+    if attempt.recalled or attempt.phase == "stopping":
         return attempts.cancel_message(fleet, attempt)
+    if is_in_line and attempt.phase == "assigned":
+        return []
     return attempts.call_back(fleet, attempt) if registering else []
 
 

@@ -1,25 +1,7 @@
 """The account of one worker's room: its offer less what is held there. There is no other account of capacity."""
 
-import msgspec
-
+from ostler.core.holding import Holding
 from ostler.domain.resources import POOLS, Grant, Offer, Request
-
-
-class Holding(msgspec.Struct, frozen=True):
-    """What one owner takes of a worker."""
-
-    cores_milli: int = 0
-    memory_mib: int = 0
-    pool: str = "batch"
-    grant: Grant = Grant()
-
-
-NOTHING = Holding(pool="")
-"""Of one that has no process here: it is yet to begin, or what it had is another's already."""
-
-
-def holding(request: Request, grant: Grant) -> Holding:
-    return Holding(request.cores_milli, request.memory_mib, request.pool, grant)
 
 
 def gpu_thousandths(held: Holding, offer: Offer) -> int:

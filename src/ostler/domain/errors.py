@@ -126,6 +126,14 @@ class NoSpace(OstlerError):
     title = "no space"
 
 
+class StoreAway(OstlerError):
+    """The store of artifacts and snapshots does not do what is asked of it: its operator looks at it, and the caller
+    asks again later."""
+
+    status = 503
+    title = "store away"
+
+
 class NotLeading(OstlerError):
     """This hub stands by: the caller asks the one that leads, or waits until one does."""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from ostler.domain import secrets
+from ostler.domain import notices, secrets
 from ostler.domain.errors import BadInput, TooLarge, Unreadable
 from ostler.domain.labels import Constraint, parse_constraint
 from ostler.domain.quantities import AUTO, needed_mib, needed_milli
@@ -116,6 +116,10 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     prefer_cuda_grace_seconds: Amount = 300.0
     secrets: list[str] = []
     """Names of those that its tasks are given: NAME, or NAME:VARIABLE."""
+    notify: list[str] = []
+    """Who is told of what becomes of it: addresses, `ntfy:TOPIC`, or names of the hub's targets."""
+    notify_on: list[str] = []
+    """Of what: `end`, `failed`, `lost`, `preempted`; empty: of all."""
 
     def request(self) -> Request:
         return Request(
@@ -172,6 +176,7 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
             stop_s=self._stop_s(),
             auto=self._auto(),
             grows=self.on_oom == "larger",
+            notifies=bool(self.notify),
         )
 
     def _auto(self) -> "Auto | None":
@@ -231,6 +236,8 @@ class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
     auto: Auto | None = None
     grows: bool = False
     """One that ran out of its GPU's memory is run again on a larger one."""
+    notifies: bool = False
+    """Somebody wants to be told of what becomes of it."""
 
     @property
     def grace_s(self) -> float:
@@ -302,6 +309,8 @@ def _problems(spec: JobSpec) -> list[tuple[str, str]]:
             found.append(("outputs", f"{path!r} is not a path inside the task's working directory"))
     if spec.secrets:
         found += secrets.problems(spec.secrets)
+    if spec.notify or spec.notify_on:
+        found += notices.problems(spec.notify, spec.notify_on)
     if spec.training is not None:
         goal = spec.training.goal
         if goal not in ("", "min", "max"):

@@ -21,8 +21,9 @@ class Quotas(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def limit_what_runs(self) -> bool:
-        default = self.default.running_gpus or self.default.running_jobs
-        return bool(default) or any(quota.running_gpus or quota.running_jobs for quota in self.users.values())
+        if not self.users:  # asked with every end, and most hubs have no quotas
+            return bool(self.default.running_gpus or self.default.running_jobs)
+        return any(quota.running_gpus or quota.running_jobs for quota in (self.default, *self.users.values()))
 
     @property
     def limit_the_queue(self) -> bool:

@@ -1,19 +1,21 @@
 """The states of a task and the only moves between them. An illegal move raises: it is always a bug."""
 
+from typing import Final
+
 from ostler.domain.errors import IllegalMove
 
-PENDING = "pending"
-ASSIGNED = "assigned"
-RUNNING = "running"
-ORPHANED = "orphaned"
-SUCCEEDED = "succeeded"
-FAILED = "failed"
-CANCELLED = "cancelled"
-UNSCHEDULABLE = "unschedulable"
+PENDING: Final = "pending"
+ASSIGNED: Final = "assigned"
+RUNNING: Final = "running"
+ORPHANED: Final = "orphaned"
+SUCCEEDED: Final = "succeeded"
+FAILED: Final = "failed"
+CANCELLED: Final = "cancelled"
+UNSCHEDULABLE: Final = "unschedulable"
 
-LIVE = (PENDING, ASSIGNED, RUNNING, ORPHANED)
-TERMINAL = (SUCCEEDED, FAILED, CANCELLED, UNSCHEDULABLE)
-STATES = LIVE + TERMINAL
+LIVE: Final = (PENDING, ASSIGNED, RUNNING, ORPHANED)
+TERMINAL: Final = (SUCCEEDED, FAILED, CANCELLED, UNSCHEDULABLE)
+STATES: Final = LIVE + TERMINAL
 
 MOVES: dict[str, dict[str, str]] = {
     PENDING: {
@@ -41,6 +43,7 @@ MOVES: dict[str, dict[str, str]] = {
     },
     ORPHANED: {
         RUNNING: "its worker came back with it",
+        ASSIGNED: "its worker came back with it, and it has not begun",
         PENDING: "its worker came back without it, or its grace ran out",
         SUCCEEDED: "its worker came back with its result",
         FAILED: "its worker came back with its failure, or no attempt is left",

@@ -53,6 +53,8 @@ class Capabilities(msgspec.Struct, kw_only=True, omit_defaults=True):
     memory_available_gb: Amount | None = None
     """Of it, what was available when this was said; None: not known, or not worth saying."""
     hostname: Word = ""
+    address: Word = ""
+    """Where its tasks are reached by others, if that is not where its connection comes from."""
     gpu_info: GpuInfo | None = None
     devices: Annotated[list[DeviceInfo], msgspec.Meta(max_length=MAX_DEVICES)] = []
     labels: dict[str, str] = {}
@@ -143,3 +145,10 @@ class ActiveTask(msgspec.Struct, kw_only=True, omit_defaults=True):
     peak_memory_mib: Mib = 0
     peak_vram_mib: Mib = 0
     """What it has taken at most so far; 0: not known."""
+    memory_mib: Mib = 0
+    vram_mib: Mib = 0
+    cpu_s: Annotated[float, msgspec.Meta(ge=0, le=1e12)] = 0.0
+    """What it takes at the moment, and how much processor time it has taken; 0: not known."""
+    waits_for: Word = ""
+    """Of one that has not begun, in words: whose turn it waits for, where that is somebody else's queue. It has its
+    room here, and its place there is worth keeping."""

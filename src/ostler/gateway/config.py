@@ -16,7 +16,7 @@ from ostler.gateway.keys import (
     MODEL_KEYS,
     PEER_KEYS,
     Keys,
-    number,
+    Number,
     shown,
     unknown,
 )
@@ -172,7 +172,7 @@ class _Reading:
         for name, cost in self._gateway.get("evict_costs", {}).items():
             where = spell("gateway", "evict_costs", name)
             try:
-                found[self._names.get(name, name)] = number(0)(cost, where)
+                found[self._names.get(name, name)] = Number(0)(cost, where)
             except BadInput as error:
                 self._problems += error.errors
             if name not in self._names:

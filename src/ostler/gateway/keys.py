@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import date, time
 from typing import Any, NamedTuple
 
@@ -75,43 +76,50 @@ def table(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def one_of(*choices: str) -> Read:
-    def read(value: Any, where: str) -> str:
-        if value not in choices:
-            near = nearest(value, choices) if isinstance(value, str) else f"; there are {', '.join(choices)}"
+@dataclass(frozen=True)
+class OneOf:
+    choices: tuple[str, ...]
+
+    def __call__(self, value: Any, where: str) -> str:
+        if value not in self.choices:
+            near = nearest(value, self.choices) if isinstance(value, str) else f"; there are {', '.join(self.choices)}"
             raise wrong(where, f"{shown(value)} is not one of its values{near}")
         return str(value)
 
-    return read
 
+@dataclass(frozen=True)
+class Whole:
+    low: int
+    high: int = 1_000_000_000
 
-def whole(low: int, high: int = 1_000_000_000) -> Read:
-    def read(value: Any, where: str) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise wrong(where, f"must be a whole number from {low} to {high}, not {shown(value)}")
+    def __call__(self, value: Any, where: str) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or not self.low <= value <= self.high:
+            raise wrong(where, f"must be a whole number from {self.low} to {self.high}, not {shown(value)}")
         return value
 
-    return read
 
+@dataclass(frozen=True)
+class Number:
+    low: float
+    endless: bool = False
 
-def number(low: float, *, endless: bool = False) -> Read:
-    def read(value: Any, where: str) -> float:
+    def __call__(self, value: Any, where: str) -> float:
         ok = isinstance(value, int | float) and not isinstance(value, bool)
-        if not ok or not value >= low or (value == math.inf and not endless):
-            raise wrong(where, f"must be a number from {low:g}{' to inf' if endless else ' on'}, not {shown(value)}")
+        if not ok or not value >= self.low or (value == math.inf and not self.endless):
+            upto = " to inf" if self.endless else " on"
+            raise wrong(where, f"must be a number from {self.low:g}{upto}, not {shown(value)}")
         return float(value)
 
-    return read
 
+@dataclass(frozen=True)
+class Seconds:
+    some: bool = False
 
-def seconds(*, some: bool = False) -> Read:
-    def read(value: Any, where: str) -> float:
+    def __call__(self, value: Any, where: str) -> float:
         found: float = _in_full(parse_duration, value, where)
-        if some and not found:
+        if self.some and not found:
             raise wrong(where, "must be more than 0")
         return found
-
-    return read
 
 
 def gib(value: Any, where: str) -> float:
@@ -141,7 +149,7 @@ def command(value: Any, where: str) -> list[str]:
         except ValueError as error:
             raise wrong(where, f"cannot be split into words: {error}") from None
     else:
-        words = each(_argument)(value, where)
+        words = Each(_argument)(value, where)
     if not words or not words[0]:
         raise wrong(where, "must name a program")
     if any("\0" in one for one in words):
@@ -156,15 +164,16 @@ def _argument(value: Any, where: str) -> str:
     return text(value, where)
 
 
-def each(read: Read) -> Read:
+@dataclass(frozen=True)
+class Each:
     """A list, of which every item is read; all that are wrong are told of."""
 
-    def read_all(value: Any, where: str) -> list[Any]:
+    read: Read
+
+    def __call__(self, value: Any, where: str) -> list[Any]:
         if not isinstance(value, list):
             raise wrong(where, f"must be a list, not {shown(value)}")
-        return gather([(item, f"{where}[{index}]") for index, item in enumerate(value)], read)
-
-    return read_all
+        return gather([(item, f"{where}[{index}]") for index, item in enumerate(value)], self.read)
 
 
 def gather(places: list[tuple[Any, str]], read: Read) -> list[Any]:
@@ -214,7 +223,7 @@ def plain(value: Any, where: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise wrong(where, f"must be a finite number, not {value}")
     if isinstance(value, list):
-        return each(plain)(value, where)
+        return Each(plain)(value, where)
     if isinstance(value, dict):
         items = gather([(item, f"{where}.{spell(name)}") for name, item in value.items()], plain)
         return dict(zip(value, items, strict=True))
@@ -235,7 +244,7 @@ def check_path(value: Any, where: str) -> str:
 
 def filters(value: Any, where: str) -> Filters:
     given = table(value, where)
-    known = {"strip": each(word), "set": plain_table}
+    known: dict[str, Read] = {"strip": Each(word), "set": plain_table}
     errors, found = list[tuple[str, str]](), dict[str, Any]()
     for name in given:
         place = f"{where}.{spell(name)}"
@@ -256,42 +265,42 @@ def filters(value: Any, where: str) -> Filters:
 MODEL_KEYS: Keys = {
     "cmd": Key("command", command),
     "cmd_stop": Key("stop_command", command),
-    "port": Key("port", whole(1, 65_535)),
+    "port": Key("port", Whole(1, 65_535)),
     "env": Key("env", env),
-    "aliases": Key("aliases", each(word)),
+    "aliases": Key("aliases", Each(word)),
     "name": Key("title", text),
     "description": Key("description", text),
     "metadata": Key("metadata", plain_table),
     "unlisted": Key("unlisted", flag),
-    "ttl": Key("ttl_s", seconds()),
+    "ttl": Key("ttl_s", Seconds()),
     "pinned": Key("pinned", flag),
     "vram": Key("vram_gb", gib_or_auto),
     "memory": Key("memory_gb", gib_or_auto),
-    "gpus": Key("gpus", whole(0)),
-    "cpus": Key("cpus", number(0)),
-    "labels": Key("labels", each(label)),
+    "gpus": Key("gpus", Whole(0)),
+    "cpus": Key("cpus", Number(0)),
+    "labels": Key("labels", Each(label)),
     "check": Key("check", check_path),
-    "load_timeout": Key("load_timeout_s", seconds(some=True)),
-    "stop_timeout": Key("stop_timeout_s", seconds()),
-    "concurrency": Key("concurrency", whole(1)),
-    "queue_limit": Key("queue_limit", whole(0)),
-    "priority": Key("priority", whole(-1_000_000, 1_000_000)),
+    "load_timeout": Key("load_timeout_s", Seconds(some=True)),
+    "stop_timeout": Key("stop_timeout_s", Seconds()),
+    "concurrency": Key("concurrency", Whole(1)),
+    "queue_limit": Key("queue_limit", Whole(0)),
+    "priority": Key("priority", Whole(-1_000_000, 1_000_000)),
     "filters": Key("filters", filters),
     "upstream_name": Key("upstream_name", word),
-    "on_client_abort": Key("on_client_abort", one_of("cancel", "drain")),
-    "max_instances": Key("max_instances", whole(1)),
-    "load_s": Key("load_s", seconds(some=True)),
+    "on_client_abort": Key("on_client_abort", OneOf(("cancel", "drain"))),
+    "max_instances": Key("max_instances", Whole(1)),
+    "load_s": Key("load_s", Seconds(some=True)),
     "loading_updates": Key("loading_updates", flag),
 }
 
 GATEWAY_KEYS: Keys = {
-    "scheduler": Key("scheduler", one_of("serial", "fifo")),
+    "scheduler": Key("scheduler", OneOf(("serial", "fifo"))),
     "groups": Key("groups", table),
-    "sets": Key("sets", each(each(word))),
+    "sets": Key("sets", Each(Each(word))),
     "evict_costs": Key("evict_costs", table),
-    "quantum": Key("quantum", number(0, endless=True)),
-    "preload": Key("preload", each(word)),
-    "api_keys": Key("api_keys", each(lambda value, where: value)),
+    "quantum": Key("quantum", Number(0, endless=True)),
+    "preload": Key("preload", Each(word)),
+    "api_keys": Key("api_keys", Each(lambda value, where: value)),
     "loading_updates": Key("loading_updates", flag),
     "peers": Key("peers", table),
     "url": Key("url", word),
@@ -300,7 +309,7 @@ GATEWAY_KEYS: Keys = {
 }
 
 GROUP_KEYS: Keys = {
-    "members": Key("members", each(word)),
+    "members": Key("members", Each(word)),
     "swap": Key("swap", flag),
     "exclusive": Key("exclusive", flag),
     "persistent": Key("persistent", flag),
@@ -310,7 +319,7 @@ CALLER_KEYS: Keys = {
     "key": Key("key", word),
     "key_env": Key("key_env", word),
     "user": Key("user", word),
-    "in_flight": Key("in_flight", whole(1)),
+    "in_flight": Key("in_flight", Whole(1)),
 }
 """Of an entry of `api_keys`."""
 
@@ -318,7 +327,7 @@ PEER_KEYS: Keys = {
     "url": Key("url", word),
     "api_key": Key("api_key", word),
     "api_key_env": Key("api_key_env", word),
-    "models": Key("models", each(word)),
+    "models": Key("models", Each(word)),
     "filters": Key("filters", filters),
 }
 

@@ -1,6 +1,7 @@
 """Between the artifact store and the rest of the hub: what a worker handed over, and what became of it."""
 
-from ostler.archive.metrics import metrics_in
+from ostler.archive.metrics import metrics_of
+from ostler.domain.errors import BadInput, NotFound, StoreAway
 from ostler.domain.records import ArtifactRecord
 from ostler.store.artifacts import ArtifactStore
 
@@ -19,4 +20,8 @@ class Artifacts:
 
     def metrics(self, artifact_id: str) -> dict[str, float]:
         """What is found about the task in its outputs, which may be removed meanwhile. Blocks."""
-        return metrics_in(self.store.place(artifact_id)) if self.store.has(artifact_id) else {}
+        try:
+            with self.store.shelf.open(artifact_id) as bundle:
+                return metrics_of(bundle)
+        except (NotFound, BadInput, StoreAway):
+            return {}

@@ -73,11 +73,15 @@ UNAUDITED: dict[tuple[str, str], str] = {
     ("PUT", "/v1/model/{sha256}"): "bytes; the job that names them is told of",
     ("PUT", "/v1/snapshots/{sha256}"): "bytes; the job that names them is told of",
     ("PUT", "/v1/checkpoints/{sha256}"): "a worker's work on what it holds",
+    ("POST", "/v1/model/{sha256}/direct"): "bytes; the job that names them is told of",
+    ("POST", "/v1/snapshots/{sha256}/direct"): "bytes; the job that names them is told of",
+    ("POST", "/v1/checkpoints/{sha256}/direct"): "a worker's work on what it holds",
     ("POST", "/v1/tasks/{id}/logs"): "a worker's work on what it holds",
     ("POST", "/v1/job/claim"): "a worker's work on what it holds",
     ("POST", "/v1/job/{id}/heartbeat"): "a worker's work on what it holds",
     ("POST", "/v1/job/{id}/complete"): "a worker's work on what it holds",
     ("POST", "/v1/job/{id}/fail"): "a worker's work on what it holds",
+    ("POST", "/v1/models/chat"): "what a model is asked is between it and its user; the last requests are listed",
     ("*", "/services/{name}/{path:path}"): "what a service is asked is between it and its user",
 }
 """Routes that may change something, or look as if they did, and write no row: why."""

@@ -17,13 +17,14 @@ from ostler.domain.job import CALL, JobSpec
 from ostler.hub.access import Caller, speaks_for_one
 from ostler.hub.loop import Loop
 from ostler.hub.sessions import Sessions
-from ostler.store.blobs import BlobStore, Objects
+from ostler.store.base import Shelf
+from ostler.store.blobs import BlobStore
 
 
 class Brought:
     """Who has brought what: an empty file for each, beside the blobs."""
 
-    def __init__(self, folder: Path, blobs: Objects) -> None:
+    def __init__(self, folder: Path, blobs: Shelf) -> None:
         self._folder = folder
         self._blobs = blobs
 

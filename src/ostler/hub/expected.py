@@ -25,7 +25,7 @@ def document(expected: Expected, wall: float) -> Document:
 def in_words(expected: Document, wall: float) -> str:
     """'in about 12 min; in four of five cases between 5 min and 1 h from now'."""
     if expected.get("never"):
-        return "nothing that is known of would start it"
+        return "never, as things are"
     if "later_than" in expected:
         return f"later than {_span(_at(expected['later_than']) - wall)} from now; a longer look says more"
     name = "start" if "start" in expected else "end"

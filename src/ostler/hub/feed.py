@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
@@ -82,4 +83,6 @@ class Feed:
     async def _next(self, seq: int) -> list[FeedRecord]:
         if not self._recent or self._recent[0].seq > seq + 1:
             return await self._loop.read(lambda ledger: ledger.feed(after=seq))
-        return [record for record in self._recent if record.seq > seq]
+        newer = list(itertools.takewhile(lambda record: record.seq > seq, reversed(self._recent)))
+        newer.reverse()
+        return newer

@@ -18,6 +18,8 @@ from ostler.hub.disk import DiskSettings, room_at
 from ostler.hub.settings import load
 from ostler.ledger.sqlite_file import APPLICATION_ID, explained, open_reader, open_writer, take_lock
 from ostler.ledger.sqlite_sound import copy_pages, refuse_lost, sync_folder
+from ostler.store.bucket import Bucket, Client
+from ostler.store.s3 import probe
 
 FOLDERS = "logs, artifacts, snapshots and checkpoints"
 
@@ -29,6 +31,7 @@ class Place(msgspec.Struct, frozen=True):
     store: Path
     ledger_url: str
     disk: DiskSettings = DiskSettings()
+    bucket: Bucket | None = None
 
     @property
     def file(self) -> Path:
@@ -41,11 +44,12 @@ class Finding(msgspec.Struct, frozen=True):
     told: str
 
 
-def place(state: Path, config_file: Path | None, ledger: str = "", store: Path | None = None) -> Place:
+def place(state: Path, config_file: Path | None, ledger: str = "", store: str = "") -> Place:
     config.refuse_password(ledger, "--ledger")
     chosen = load(config.config_file(config_file, state))
     ledger_url = config.ledger_url(ledger, chosen.ledger)
-    return Place(state, config.store_dir(store, chosen.store, state), ledger_url, chosen.disk)
+    folder, bucket = stores.chosen(store, chosen, state)
+    return Place(state, folder, ledger_url, chosen.disk, bucket)
 
 
 def _refuse_beside_a_database(where: Place) -> None:
@@ -202,6 +206,8 @@ def examine(where: Place) -> Iterator[Finding]:
     yield _found("state", lambda: _folder(where.state, where.disk))
     if where.store != where.state:
         yield _found("store", lambda: _folder(where.store, where.disk))
+    if (bucket := where.bucket) is not None:
+        yield _found("bucket", lambda: _bucket(bucket))
     yield _found("token", lambda: _token(where.state / config.TOKEN_FILES["admin"]))
     yield _found("ledger", lambda: _server(where) if where.ledger_url else _file(where))
 
@@ -222,6 +228,12 @@ def _folder(folder: Path, disk: DiskSettings) -> str:
     if room.is_low:
         raise OstlerError(f"{room.told()}: the hub takes no new jobs; make room")
     return f"{folder}, {room.free / 1024**3:.0f} GiB free"
+
+
+def _bucket(bucket: Bucket) -> str:
+    able = probe(Client(bucket))
+    how = "compares hashes" if able.compares else "computes hashes" if able.computes else "has the hub verify them"
+    return f"{bucket}, written, read and removed from; {how}"
 
 
 def _token(file: Path) -> str:

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from weakref import WeakValueDictionary
 
 from ostler.core.fleet import Fleet
-from ostler.domain.errors import TooLarge
+from ostler.domain.errors import StoreAway, TooLarge
 from ostler.hub.loop import Loop
 from ostler.hub.sessions import Sessions
 from ostler.store.logs import LogStore
-from ostler.store.streaming import in_thread
+from ostler.store.streaming import STORE, in_thread
 from ostler.wire.messages import LogRequest
 
 CHUNK = 64 * 1024
@@ -52,6 +52,11 @@ class Logs:
         size = self.store.size(attempt)
         return self.store.read(attempt, max(0, size - most), most).decode(errors="replace").strip()
 
+    async def move(self, attempt: str) -> None:
+        """To the bucket; if more comes meanwhile, at another time."""
+        size = await asyncio.to_thread(self.store.copy_out, attempt)
+        await in_thread(self._writer, self.store.let_go, attempt, size)
+
     def completed(self, attempt: str) -> None:
         """The last piece has come: its worker need not be asked any more."""
         self._complete.add(attempt)
@@ -77,6 +82,10 @@ class Logs:
 
     async def read(self, task_id: str, attempt: str, offset: int, follow: bool) -> AsyncIterator[bytes]:
         """The attempt's output from this byte on; with `follow`, until it has ended and all is told."""
+        if self.store.is_moved(attempt):
+            async for data in self._read_moved(attempt, offset):
+                yield data
+            return
         grown = self._growth(attempt)
         if await self._ask(task_id, attempt, follow) and not follow and attempt not in self._complete:
             await _within(grown, SNAPSHOT_WAIT_S)
@@ -91,6 +100,15 @@ class Logs:
         while data := await asyncio.to_thread(self.store.read, attempt, offset, CHUNK):
             offset += len(data)
             yield data
+
+    async def _read_moved(self, attempt: str, offset: int) -> AsyncIterator[bytes]:
+        """It has ended, and is in the bucket."""
+        try:
+            while data := await in_thread(STORE, self.store.read, attempt, offset, CHUNK):
+                offset += len(data)
+                yield data
+        except StoreAway as error:
+            yield f"\n[ostler: {error}]\n".encode()
 
     def _growth(self, attempt: str) -> asyncio.Event:
         """Set when the log has grown, or the attempt has ended; kept only while somebody waits for it."""

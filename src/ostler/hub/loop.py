@@ -7,13 +7,14 @@ the truth that it starts from again.
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 from ostler.core.effects import Answer, Effect, Refuse, Reply
-from ostler.core.events import Event, HubWasAway, PruneRequested, TimePassed
+from ostler.core.events import Event, HubWasAway, JobsSubmitted, PruneRequested, TimePassed
 from ostler.core.fleet import Fleet
 from ostler.core.persist import take_changes
 from ostler.core.placing.place import settle, settled
@@ -21,6 +22,7 @@ from ostler.core.step import large, step
 from ostler.domain import audit
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import Changes
+from ostler.hub.aside import Aside
 from ostler.hub.audit import Audit
 from ostler.hub.clock import Clock
 from ostler.hub.history import bring
@@ -29,6 +31,11 @@ from ostler.ledger.base import Ledger
 AWAY_S = 20.0
 """Two heartbeats: a loop that was held up for longer gives amnesty."""
 TICK_S = 1.0
+SPAN_S = 0.002
+"""What a turn takes of a long inbox is stepped in about this time, or in that of a commit where it is longer: so
+whoever acts on the first of it begins while the rest is decided. The slower the disk, the more still goes into one."""
+LEAST_TAKEN = 16
+PACE_WEIGHS = 0.2
 
 _log = logging.getLogger("ostler.hub")
 T = TypeVar("T")
@@ -62,9 +69,16 @@ class Loop:
         self._stopping = self._failed = False
         self._waiting: dict[int, asyncio.Future[Reply]] = {}
         self._ref = 0
-        self._turns: list[int] = []
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger-writer")
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="ledger-reader")
+        self._posted = self._stepped = 0
+        self._turns: deque[tuple[int, int]] = deque()
+        """Who waits for how many of what was posted to be durable."""
+        self._last_at = -math.inf
+        """When all that was there had been taken for the last time."""
+        self._each_s = SPAN_S / LEAST_TAKEN
+        """What an event takes until it can be committed, of late; and then a commit."""
+        self._commit_s = 0.0
+        self._writer = Aside("ledger-writer")
+        self._reader = Aside("ledger-reader")
         self.audit = Audit(ledger.kept(audit.SCOPE), clock.wall)
         self.audit.wake = self._wake.set
         self._committed = asyncio.Event()
@@ -78,6 +92,7 @@ class Loop:
 
     def post(self, event: Event) -> None:
         self._inbox.append(event)
+        self._posted += 1
         self._wake.set()
 
     async def ask(self, make: Callable[[int], Event]) -> Answer:
@@ -97,7 +112,7 @@ class Loop:
     async def turn(self) -> None:
         """Until all that was posted before is durable."""
         answer = self._expected()
-        self._turns.append(self._ref)
+        self._turns.append((self._posted, self._ref))
         self._wake.set()
         await answer
 
@@ -110,9 +125,12 @@ class Loop:
         self._waiting[self._ref] = future
         return future
 
-    async def read(self, query: Callable[[Ledger], T]) -> T:
-        """History, from the ledger, beside the writer."""
-        return await asyncio.get_running_loop().run_in_executor(self._reader, query, self.ledger)
+    async def read(self, query: Callable[[Ledger], T], *, by_key: bool = False) -> T:
+        """History, from the ledger, beside the writer. `by_key`: a few rows, found by their keys; where these are at
+        hand, that takes less than to have another thread look."""
+        if by_key and self.ledger.is_at_hand:
+            return query(self.ledger)
+        return await self._reader.do(lambda: query(self.ledger))
 
     async def look(self, query: Callable[[Fleet, float], T]) -> T:
         """The present, from memory; never a state that is not durable yet."""
@@ -126,7 +144,7 @@ class Loop:
     async def commit(self, changes: Changes) -> None:
         """Rows that no decision depends on (tokens), through the same writer."""
         self.audit.accompany(changes)
-        await asyncio.get_running_loop().run_in_executor(self._writer, self.audit.write, self.ledger, changes)
+        await self._writer.do(lambda: self.audit.write(self.ledger, changes))
 
     async def start(self) -> None:
         """Write down what a restart found out, before anybody asks."""
@@ -142,6 +160,7 @@ class Loop:
                 if late > AWAY_S:
                     _log.warning("the hub was held up for %.0f s; nobody is declared lost for that", late)
                     self._inbox.insert(0, HubWasAway(late))
+                    self._stepped -= 1  # nobody has posted it: it must not count for what somebody has
                 last_turn = self._clock.monotonic()
                 await self._turn()
             await self._say_last()
@@ -151,8 +170,8 @@ class Loop:
         finally:
             self._stopping = True
             self._refuse_all()
-            self._writer.shutdown()
-            self._reader.shutdown()
+            self._writer.close()
+            self._reader.close()
 
     def stop(self) -> None:
         self._stopping = True
@@ -174,41 +193,60 @@ class Loop:
             return
         due = self.fleet.timers.next_at()
         timeout = TICK_S if due is None else min(TICK_S, max(0.0, due - self._clock.monotonic()))
+        timer = asyncio.get_running_loop().call_later(timeout, self._wake.set)  # without a task for each turn
         try:
-            await asyncio.wait_for(self._wake.wait(), timeout)
-        except TimeoutError:
-            return
+            await self._wake.wait()
+        finally:
+            timer.cancel()
 
     async def _turn(self) -> None:
-        self._wake.clear()
-        # What is old goes last: it was looked up before the batch, and is held against all that the batch brings.
-        batch, self._inbox = sorted(self._inbox, key=_is_pruning), []
-        turns, self._turns = self._turns, []
-        self.taken()
+        batch = self._take()
         await self._look_up(batch)
         now = self._clock.monotonic()
         self.fleet.epoch = self._clock.wall() - now
+        begun = time.perf_counter()
         effects: list[Effect] = []
         self._committed.clear()
         for event in batch:
             effects += await self._step(event, now)
-        effects += step(self.fleet, TimePassed(), now)
+        if not self._inbox or now - self._last_at > TICK_S:  # a sign of life in there comes before that it is missed
+            self._last_at = now
+            effects += step(self.fleet, TimePassed(), now)
         effects += settle(self.fleet, now)
-        effects += [Answer(ref=ref) for ref in turns]
+        effects += [Answer(ref=ref) for ref in self._turns_done()]
         changes = take_changes(self.fleet, now)
         changes.audit = self.audit.answered(effects)
+        stepped = time.perf_counter()
+        if len(batch) >= LEAST_TAKEN:
+            self._each_s += PACE_WEIGHS * ((stepped - begun) / len(batch) - self._each_s)
         self.batches += 1
         self.events += len(batch)
         if changes:
-            begun = time.perf_counter()
             await self.commit(changes)
-            self.commit_s += time.perf_counter() - begun
+            took_s = time.perf_counter() - stepped
+            self.commit_s += took_s
+            self._commit_s += PACE_WEIGHS * (took_s - self._commit_s)
         self._committed.set()
         await self.confirm()
         await self._perform(changes, effects)
         for effect in effects:
             if isinstance(effect, Reply):
                 self._reply(effect)
+
+    def _take(self) -> list[Event]:
+        """The next of what has come, in its order."""
+        self._wake.clear()
+        many = max(LEAST_TAKEN, int(max(SPAN_S, self._commit_s) / self._each_s))
+        taken, self._inbox = self._inbox[:many], self._inbox[many:]
+        self._stepped += len(taken)
+        if not self._inbox:
+            self.taken()
+        # What is old goes last: it was looked up before the batch, and is held against all that the batch brings.
+        return sorted(taken, key=_is_pruning)
+
+    def _turns_done(self) -> Iterator[int]:
+        while self._turns and self._turns[0][0] <= self._stepped:
+            yield self._turns.popleft()[1]
 
     async def _step(self, event: Event, now: float) -> list[Effect]:
         """Sockets and timers have their turn in the midst of what is large; nothing else is stepped meanwhile."""
@@ -225,9 +263,10 @@ class Loop:
 
     async def _look_up(self, batch: list[Event]) -> None:
         """What a step needs to know of history is read before it; nobody else writes in between."""
-        reads = [read for event in batch if (read := bring(event)) is not None]
+        reads = [(event, read) for event in batch if (read := bring(event)) is not None]
         if reads:
-            await self.read(lambda ledger: [read(ledger) for read in reads])
+            is_one = len(reads) == 1 and isinstance(one := reads[0][0], JobsSubmitted) and len(one.jobs) == 1
+            await self.read(lambda ledger: [read(ledger) for _, read in reads], by_key=is_one)
 
     def _reply(self, effect: Reply) -> None:
         future = self._waiting.pop(effect.ref, None)

@@ -7,15 +7,16 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
+from prometheus_client.core import Metric
 from starlette.types import ASGIApp
 
-from ostler import __version__, config
+from ostler import __version__, config, logformat
 from ostler.core.persist import restore
 from ostler.domain.errors import BadInput, Deposed, LedgerError, NotYet, OstlerError
 from ostler.domain.hosts import HostPolicy
@@ -23,7 +24,7 @@ from ostler.domain.origins import Origins
 from ostler.domain.records import ManifestRecord
 from ostler.gateway.control import KeySetup
 from ostler.gateway.settings import GatewaySettings
-from ostler.hub import collecting, connections, ledgers, stores, tls
+from ostler.hub import collecting, connections, ledgers, stores, tls, traces
 from ostler.hub.access import Access
 from ostler.hub.api import table
 from ostler.hub.api.artifacts import ArtifactsApi
@@ -40,6 +41,7 @@ from ostler.hub.api.timeline import TimelineApi
 from ostler.hub.api.whatif import WhatIfApi
 from ostler.hub.api.why import WhyApi
 from ostler.hub.artifacts import Artifacts
+from ostler.hub.beside import Beside
 from ostler.hub.blobs import Brought, Reach
 from ostler.hub.cli_socket import CliSocket
 from ostler.hub.clock import Clock, SystemClock
@@ -51,12 +53,15 @@ from ostler.hub.gateway.gateway import Gateway
 from ostler.hub.gateway.memory import SCOPE as GATEWAY_SCOPE
 from ostler.hub.gateway.pages import ModelsApi
 from ostler.hub.gateway.pages import Pages as GatewayPages
+from ostler.hub.gateway.playground import Playground
 from ostler.hub.guarding import guard
 from ostler.hub.ids import new_attempt_id
 from ostler.hub.leading import Alone, Seat, Shared
 from ostler.hub.logs import Logs
+from ostler.hub.looking import looking
 from ostler.hub.loop import Loop
 from ostler.hub.metrics import Metrics
+from ostler.hub.notices import Notices
 from ostler.hub.overview import Overview
 from ostler.hub.perform import Performer
 from ostler.hub.permissions import CALLERS
@@ -74,12 +79,10 @@ from ostler.hub.web.session import SessionApi
 from ostler.ledger.base import Ledger
 from ostler.manifest import read as read_manifest
 from ostler.runtime.identity import keep_to_itself
-from ostler.store.artifacts import ArtifactStore
-from ostler.store.blobs import BlobStore
-from ostler.store.logs import LogStore
+from ostler.store.bucket import is_asked
+from ostler.store.shelves import Shelves
 from ostler.tls import Wanted
 
-MAX_CHECKPOINT_BYTES = 10 * 1024**3
 KEEP_CHECKPOINTS_S = 7 * 86_400.0
 """Of tasks that have ended without success: an operator may yet want them to go on."""
 
@@ -97,14 +100,16 @@ class HubOptions:
     """Where models are called; opened only where some are configured."""
     state_dir: Path = field(default_factory=config.state_dir)
     log_level: str = "info"
+    log_format: str = logformat.TEXT
     config: Path | None = None
     """The settings file; None: that of the state folder, where there is one."""
     manifest: Path | None = None
     """The manifest that the queue follows from the start."""
     ledger: str = field(default="", repr=False)
     """The address of a PostgreSQL database, perhaps with a password; empty: a file in the state folder."""
-    store: Path | None = None
-    """Where logs, artifacts, snapshots and checkpoints are, for all hubs on one ledger; None: in the state folder."""
+    store: str = ""
+    """Where logs, artifacts, snapshots and checkpoints are, for all hubs on one ledger: a folder, a bucket, or both
+    with a comma between them; empty: in the state folder."""
     url: str = ""
     """Where workers, clients and other hubs reach this one; empty: where it listens."""
     tls: Wanted = field(default_factory=Wanted)
@@ -112,9 +117,7 @@ class HubOptions:
 
 def run(options: HubOptions) -> int:
     """Until it is told to stop. The exit code: 0 stopped, 1 failed, 2 could not start."""
-    logging.basicConfig(
-        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr
-    )
+    logformat.set_up(options.log_level, options.log_format)
     given_port = options.port
     keep_to_itself()
     try:
@@ -126,6 +129,11 @@ def run(options: HubOptions) -> int:
             read_file(options.manifest)  # before anything is opened: a bad one must not start a hub
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             code = runner.run(_serve(options, chosen))
+            if is_asked():  # all is closed, and nobody waits for a store that does not answer
+                if code == STAND_BY:
+                    _start_again(given_port, options.port)
+                logging.shutdown()
+                os._exit(code)
         return _start_again(given_port, options.port) if code == STAND_BY else code
     except OstlerError as error:
         print(f"ostler hub: {error}", file=sys.stderr)
@@ -144,7 +152,9 @@ def _start_again(given_port: int, port: int) -> NoReturn:
 async def _serve(options: HubOptions, chosen: Settings) -> int:
     listener = listen(options.host, options.port)
     options.port = listener.getsockname()[1]
-    state, store = options.state_dir, config.store_dir(options.store, chosen.store, options.state_dir)
+    state = options.state_dir
+    shelves = Shelves(*stores.chosen(options.store, chosen, state))
+    store = shelves.folder
     ledger_url = config.ledger_url(options.ledger, chosen.ledger)
     listens_at = address(options.host, options.port, bool(options.tls))
     reached_at = config.own_url(options.url, chosen.url) or reached_from_afar(listens_at)
@@ -156,7 +166,7 @@ async def _serve(options: HubOptions, chosen: Settings) -> int:
         if shown is not None and not tls.is_loopback(options.host):
             print(*tls.what_is_open(listens_at, options.gateway_port, shown), sep="\n", file=sys.stderr, flush=True)
         try:
-            if isinstance(seat, Shared) and not await _has_come_to_lead(seat, listener, names, state, store, shown):
+            if isinstance(seat, Shared) and not await _has_come_to_lead(seat, listener, names, state, shelves, shown):
                 return 0
             hub = Hub(
                 seat.ledger,
@@ -166,7 +176,7 @@ async def _serve(options: HubOptions, chosen: Settings) -> int:
                 gateway=f"{options.host}:{options.gateway_port}",
                 config_file=config.config_file(options.config, state),
                 seat=seat,
-                store=store,
+                shelves=shelves,
                 names=names,
                 shown=shown,
             )
@@ -186,12 +196,18 @@ async def _serve(options: HubOptions, chosen: Settings) -> int:
 
 
 async def _has_come_to_lead(
-    seat: Shared, listener: socket.socket, names: Sequence[str], state: Path, store: Path, shown: tls.Shown | None
+    seat: Shared,
+    listener: socket.socket,
+    names: Sequence[str],
+    state: Path,
+    shelves: Shelves,
+    shown: tls.Shown | None,
 ) -> bool:
     """Answers as a standby until then, at the first of these names. False: it was told to stop before."""
+    store = shelves.folder
     stores.refuse_another(seat.ledger, store, seat.ledger.shown)
     if not await seat.try_to_lead():
-        standby = Standby(seat, store, names)
+        standby = Standby(seat, store, names, shelves)
         standby.follow_files(lambda: stores.prepare(store, state))
         server, told = Server(standby.app, shown), asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -229,13 +245,14 @@ class Hub:
         gateway: str = "127.0.0.1:0",
         config_file: Path | None = None,
         seat: Seat | None = None,
-        store: Path | None = None,
+        shelves: Shelves | None = None,
         names: Sequence[str] = (),
         shown: tls.Shown | None = None,
     ) -> None:
         self.shown = shown
         self.seat = seat = seat or Alone(ledger)
-        store = store or state
+        shelves = shelves or Shelves(state)
+        self.shelves, store = shelves, shelves.folder
         clock = clock or SystemClock()
         chosen = settings or Settings()
         now = clock.monotonic()
@@ -250,24 +267,23 @@ class Hub:
         self.loop.confirm = seat.confirm
         self.feed = feed = Feed(self.loop, snapshot.last_feed_seq)
         self.metrics = metrics = Metrics(self.loop)
-        artifacts = ArtifactStore(store / "artifacts")
-        checkpoints = BlobStore(store / "checkpoints", MAX_CHECKPOINT_BYTES)
+        artifacts, checkpoints = shelves.artifacts(), shelves.checkpoints()
         checkpoints.prune(fleet.checkpoints, KEEP_CHECKPOINTS_S)
         brought = Artifacts(artifacts)
         self.sessions = Sessions(self.loop.post, metrics.text, brought)
         self.sessions.hubs = lambda: several([hub.url for hub in seat.hubs() if hub.url])
         self.sessions.wall = clock.wall
         self.loop.taken = self.sessions.taken
-        self.logs = logs = Logs(LogStore(store / "logs"), self.loop, self.sessions)
+        self.logs = logs = Logs(shelves.logs(), self.loop, self.sessions)
         performer.wire(self.loop, self.sessions, feed, metrics, logs, artifacts, checkpoints)
         access = Access(store, snapshot.tokens, clock.wall)
-        blobs = BlobStore(store / "snapshots")
+        blobs = shelves.snapshots()
         templates = Templates(chosen.templates)
-        jobs_api = JobsApi(self.loop, feed, blobs, templates)
+        jobs_api = JobsApi(self.loop, feed, blobs.shelf, templates)
         overview = Overview(self.loop, feed)
         fleet_api = FleetApi(self.loop, feed, metrics, overview, clock.wall(), seat)
         self.services = Services(self.loop, feed, self.sessions)
-        jobs_api.brought = Brought(store / "snapshots" / ".brought", blobs)
+        jobs_api.brought = Brought(store / "snapshots" / ".brought", blobs.shelf)
         reach = Reach(self.loop, self.sessions, blobs, jobs_api.brought)
         logs_api = LogsApi(self.loop, feed, jobs_api, logs, blobs, checkpoints, reach)
         self.manifest = ManifestApi(self.loop, manifest)
@@ -278,26 +294,45 @@ class Hub:
         self.gateway = self._gateway(chosen.gateway, access, logs, state, gateway, kept)
         self.gateway.callers.names = [*names, *chosen.hosts]
         performer.gateway = self.gateway
-        self.keeper = Keeper(self.loop, chosen.retention, store / "logs", self.artifacts, clock.wall)
+        self.notices = performer.notices = self._notices(chosen, snapshot.last_feed_seq, names, jobs_api)
+        self.keeper = Keeper(self.loop, chosen.retention, logs, self.artifacts, clock.wall)
+        self.keeper.tidy = shelves.tidy
         fleet_api.retention = self.keeper.document
         self.disk = self._disk([state, store], chosen.disk, fleet_api, jobs_api)
-        metrics.more = lambda: (*self.gateway.collect(), *self.keeper.collect(), *self.disk.collect())
+        self.traces = performer.traces = traces.opened(self.loop)
+        metrics.more = self._told
         followed = config_file or state / config.CONFIG_FILE
         self.config = ConfigFile(followed, self.gateway, lambda path: load_settings(path).gateway)
         models = ModelsApi(self.gateway, self.config)
-        self.foresight = Foresight(self.loop)
-        jobs_api.foretold = self.foresight.seen
-        why = WhyApi(self.loop, jobs_api, self.foresight, logs)
-        whatif, queue = WhatIfApi(self.loop, jobs_api, self.foresight, templates), QueueApi(self.loop, self.foresight)
-        foresight = table.ForesightApis(why, whatif, queue, TimelineApi(self.loop))
+        foresight = self._foresight(jobs_api, templates)
         web = Web(access, Origins([*names, *chosen.hosts]), chosen.limits, clock.wall)
         web.cookies.follow(ledger.kept(ENDED_SESSIONS))
         enrol_api, session_api = self._enrol(web, store, state), SessionApi(web, self.loop)
         api = (jobs_api, logs_api, fleet_api, enrol_api, self.services, training, models, foresight)
         routes = table.routes(*api, session_api, Pages())
+        routes += looking(self.sessions, jobs_api, logs, artifacts, self.playground)
         guard(routes, self.loop, jobs_api, self.sessions, web, store, clock.wall)
-        sockets = table.sockets(self.sessions, CliSocket(fleet_api), self.services)
+        beside = Beside(self.loop, jobs_api, self.sessions, self.services.relays)
+        sockets = table.sockets(self.sessions, CliSocket(fleet_api), self.services, beside)
         self.app: ASGIApp = application(routes, sockets, web)
+
+    def _told(self) -> Iterator[Metric]:
+        for one in (self.gateway, self.keeper, self.disk, self.traces, self.notices):
+            yield from one.collect()
+
+    def _foresight(self, jobs_api: JobsApi, templates: Templates) -> table.ForesightApis:
+        """What would happen, and why things are as they are."""
+        self.foresight = Foresight(self.loop)
+        jobs_api.foretold = self.foresight.seen
+        why = WhyApi(self.loop, jobs_api, self.foresight, self.logs)
+        whatif, queue = WhatIfApi(self.loop, jobs_api, self.foresight, templates), QueueApi(self.loop, self.foresight)
+        return table.ForesightApis(why, whatif, queue, TimelineApi(self.loop))
+
+    def _notices(self, chosen: Settings, last_seq: int, names: Sequence[str], jobs_api: JobsApi) -> Notices:
+        """Who is told what became of jobs, and by which name of this hub."""
+        notices = Notices(self.loop, chosen.notify, last_seq, names[1] if len(names) > 1 else "")
+        jobs_api.check_notices = notices.check
+        return notices
 
     def _disk(self, folders: list[Path], settings: DiskSettings, fleet_api: FleetApi, jobs_api: JobsApi) -> Disk:
         disk = Disk(folders, settings)
@@ -323,7 +358,8 @@ class Hub:
 
         def keys() -> list[KeySetup]:
             callers = [KeySetup(one.digest, one.user, one.role) for one in access.of_roles(*CALLERS)]
-            return callers + [KeySetup(one.digest, one.user, "worker") for one in access.of_roles("worker", "join")]
+            workers = [KeySetup(one.digest, one.user, "worker") for one in access.of_roles("worker", "join")]
+            return [*callers, *workers, *playground.keys()]
 
         gateway = Gateway(
             self.loop,
@@ -336,6 +372,7 @@ class Hub:
             kept=kept,
             identity=self.shown.identity if self.shown is not None else None,
         )
+        playground = self.playground = Playground(gateway, self.shown.identity if self.shown is not None else None)
         access.changed = gateway.callers.changed
         GatewayPages(gateway, logs)
         return gateway
@@ -347,13 +384,18 @@ class Hub:
         await self.loop.start()
         deciding = asyncio.create_task(self.loop.run())
         watching = asyncio.create_task(self.metrics.lag.watch())
-        await self.artifacts.repair()
+        await asyncio.to_thread(self.shelves.adopt)
+        self.settling = asyncio.create_task(self._settle())
+        if self.shelves.client is None:
+            await self.settling
         await self.manifest.follow_file()
         relaying = asyncio.create_task(self.gateway.run())
         following = asyncio.create_task(self.config.follow())
         keeping = asyncio.create_task(self.keeper.run())
         measuring = asyncio.create_task(self.disk.watch())
+        tracing = asyncio.create_task(self.traces.run())
         auditing = asyncio.create_task(self.loop.audit.run())
+        telling = asyncio.create_task(self.notices.run())
         expiring = asyncio.create_task(self._expiry())
         showing = asyncio.create_task(self.shown.keep()) if self.shown is not None else expiring
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.config.look)
@@ -366,8 +408,10 @@ class Hub:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(asyncio.shield(serving), 10)
         await self.services.close()
-        for watcher in (following, watching, keeping, measuring, auditing, expiring, showing):
+        for watcher in (following, watching, keeping, measuring, auditing, telling, expiring, showing, tracing):
             watcher.cancel()
+        self.settling.cancel()
+        await asyncio.wait({tracing})
         await self.gateway.stop()
         relaying.cancel()
         self.loop.stop()
@@ -382,11 +426,18 @@ class Hub:
             return STAND_BY if isinstance(error, (Deposed, NotYet)) and self.seat.term else 1
         return 0
 
+    async def _settle(self) -> None:
+        """What an earlier hub, or a crash, has left to do in the store."""
+        await self.artifacts.repair()
+        await self.shelves.move_in()
+
     def _let_go(self, server: Server) -> None:
         """Take nothing new, and end what would never end by itself."""
         server.stop()
         self.services.let_go()
+        self.playground.let_go()
         self.artifacts.let_go()
+        self.shelves.close()
         self.feed.close()
         self.logs.close()
         self.foresight.close()

@@ -7,17 +7,28 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from ostler import __version__
 from ostler.core.fleet import Fleet
-from ostler.domain.records import FeedRecord
-from ostler.domain.states import LIVE, TERMINAL
+from ostler.domain.records import AttemptRecord, FeedRecord
+from ostler.domain.states import ASSIGNED, LIVE, TERMINAL
 from ostler.hub.documents import worker_status
+from ostler.hub.gateway.counts import Histogram
 from ostler.hub.lag import Lag
 from ostler.hub.loop import Loop
+
+SPANS_S = (0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 86_400.0, 3 * 86_400.0)
+"""For what takes a moment as well as days."""
 
 
 class Metrics:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self._finished = dict.fromkeys(TERMINAL, 0)
+        self._waits = Histogram(
+            "ostler_task_wait_seconds",
+            "From a job's entry into the queue to a task's placement; not of those sent ahead",
+            "tier",
+            SPANS_S,
+        )
+        self._runs = Histogram("ostler_attempt_run_seconds", "How long ended attempts ran", "outcome", SPANS_S)
         self.more: Callable[[], Iterable[Metric]] = tuple
         """What else there is to be told, when it is asked for."""
         self.lag = Lag()
@@ -30,6 +41,18 @@ class Metrics:
             if record.kind == "job" and state in self._finished:
                 self._finished[str(state)] += 1
 
+    def saw(self, attempt: AttemptRecord) -> None:
+        """One that was begun, that has changed, or that has ended: only with its end is it told how long it ran."""
+        if attempt.state == ASSIGNED and attempt.held:
+            held = self._loop.fleet.held.get(attempt.attempt)
+            if (
+                held is not None and held.after is None and held.task is not None
+            ):  # not sent ahead, with room of its own
+                job = held.task.job
+                self._waits.observe(job.terms.tier, max(0.0, self._loop.now() - job.queued))
+        elif attempt.run_s and not attempt.held:
+            self._runs.observe(attempt.state, attempt.run_s)
+
     def text(self) -> str:
         return generate_latest(self._registry).decode() + "".join(_gpu_lines(self._loop.fleet))
 
@@ -40,6 +63,8 @@ class Metrics:
         for state, count in self._finished.items():
             finished.add_metric([state], count)
         yield finished
+        yield self._waits.collect()
+        yield self._runs.collect()
         yield CounterMetricFamily("ostler_hub_events", "Events stepped by the loop", value=self._loop.events)
         yield CounterMetricFamily("ostler_hub_batches", "Batches of the loop", value=self._loop.batches)
         yield CounterMetricFamily("ostler_ledger_commit_seconds", "Time spent in commits", value=self._loop.commit_s)
@@ -78,4 +103,4 @@ def _gpu_lines(fleet: Fleet) -> Iterator[str]:
 
 
 def _escaped(label: str) -> str:
-    return label.replace("\\", "\\\\").replace('"', '\\"')
+    return label.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -9,7 +9,9 @@ from ostler.hub.gateway.gateway import Gateway
 from ostler.hub.logs import Logs
 from ostler.hub.loop import Loop
 from ostler.hub.metrics import Metrics
+from ostler.hub.notices import Notices
 from ostler.hub.sessions import Sessions
+from ostler.hub.traces import Traces
 from ostler.store.artifacts import ArtifactStore
 from ostler.store.blobs import BlobStore
 
@@ -38,6 +40,8 @@ class Performer:
     def __init__(self) -> None:
         self._cache = SpecCache()
         self.gateway: Gateway | None = None
+        self.notices: Notices | None = None
+        self.traces: Traces | None = None
 
     def wire(
         self,
@@ -74,10 +78,15 @@ class Performer:
                 self.gateway.asked_to_yield(effect)
         if self.gateway is not None:
             self.gateway.saw(changes)
+        if self.notices is not None:
+            self.notices.saw(changes)
         for attempt in changes.attempts:
+            self._metrics.saw(attempt)
             if not attempt.held:
                 self._logs.ended(attempt.attempt)
         self._metrics.observe(changes.feed)
+        if self.traces is not None:
+            self.traces.saw(changes.feed)
         self._feed.publish(changes.feed)
 
     async def _specs(self, effects: list[Effect]) -> dict[str, bytes]:

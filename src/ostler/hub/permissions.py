@@ -34,6 +34,7 @@ ROUTES: dict[tuple[str, str], Roles] = {
     # Without a token
     ("GET", "/"): ANYONE,
     ("GET", "/assets/{path:path}"): ANYONE,
+    ("GET", "/docs/errors/{name}"): ANYONE,
     ("GET", "/v1/health"): ANYONE,
     ("POST", "/v1/session"): ANYONE,
     # Whoever calls
@@ -51,6 +52,7 @@ ROUTES: dict[tuple[str, str], Roles] = {
     ("GET", "/v1/jobs/{id}/result"): READERS,
     ("POST", "/v1/jobs/{id}/results"): READERS,
     ("GET", "/v1/jobs/{id}/logs"): READERS,
+    ("GET", "/v1/jobs/{id}/curves"): READERS,
     ("GET", "/v1/jobs/{id}/why"): READERS,
     ("GET", "/v1/jobs/{id}/estimate"): READERS,
     ("POST", "/v1/jobs/{id}/cancel"): USERS,
@@ -95,6 +97,7 @@ ROUTES: dict[tuple[str, str], Roles] = {
     ("GET", "/v1/models"): READERS,
     ("GET", "/v1/models/activity"): READERS,
     ("POST", "/v1/models/reload"): OPERATORS,
+    ("POST", "/v1/models/chat"): USERS,
     ("POST", "/v1/models/{name:path}/load"): USERS,
     ("POST", "/v1/models/{name:path}/unload"): USERS,
     ("POST", "/v1/models/{name:path}/pin"): OPERATORS,
@@ -103,14 +106,17 @@ ROUTES: dict[tuple[str, str], Roles] = {
     ("PUT", "/v1/model/{sha256}"): CLAIMERS,
     ("HEAD", "/v1/model/{sha256}"): CLAIMERS,
     ("GET", "/v1/model/{sha256}"): (*READERS, *WORKERS),
+    ("POST", "/v1/model/{sha256}/direct"): CLAIMERS,
     ("GET", "/v1/artifacts"): READERS,
     ("GET", "/v1/artifacts/{id}"): READERS,
     ("POST", "/v1/artifacts/{id}/verify"): USERS,
     ("POST", "/v1/artifacts/gc"): OPERATORS,
     ("PUT", "/v1/snapshots/{sha256}"): UPLOADERS,
     ("GET", "/v1/snapshots/{sha256}"): UPLOADERS,
+    ("POST", "/v1/snapshots/{sha256}/direct"): UPLOADERS,
     ("PUT", "/v1/checkpoints/{sha256}"): WORKERS,
     ("GET", "/v1/checkpoints/{sha256}"): WORKERS,
+    ("POST", "/v1/checkpoints/{sha256}/direct"): WORKERS,
     ("POST", "/v1/tasks/{id}/logs"): WORKERS,
     # Who did what
     ("GET", "/v1/audit"): OPERATORS,
@@ -125,6 +131,7 @@ ROUTES: dict[tuple[str, str], Roles] = {
     (SOCKET, "/v1/ws/worker"): WORKERS,
     (SOCKET, "/v1/ws/relay/{relay_id}"): WORKERS,
     (SOCKET, "/v1/ws/cli"): READERS,
+    (SOCKET, "/v1/jobs/{id}/exec"): USERS,
 }
 
 OF_A_STANDBY: dict[tuple[str, str], Roles] = {

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Protocol
 
 import aiohttp
 import msgspec
@@ -29,6 +30,18 @@ REFUSED = 4000
 """From this close code on a worker says that it could not reach the service, and why."""
 
 
+class Reads(Protocol):
+    """Of a stream, or of whatever else is joined to a worker."""
+
+    async def read(self, size: int, /) -> bytes: ...
+
+
+class Writes(Protocol):
+    def write(self, data: bytes, /) -> None: ...
+
+    async def drain(self) -> None: ...
+
+
 class Target(msgspec.Struct, frozen=True):
     """One attempt of a service, and the socket of the worker that runs it."""
 
@@ -41,7 +54,7 @@ class Target(msgspec.Struct, frozen=True):
 class Relay:
     """One connection of a line, and its end: None, or why the service was never reached."""
 
-    def __init__(self, worker_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, worker_id: str, reader: Reads, writer: Writes) -> None:
         self.worker_id = worker_id
         self.reader = reader
         self.writer = writer
@@ -64,20 +77,19 @@ class Relays:
         self._tunnels[request.relay_id] = (target.worker_id, failed)
         asyncio.get_running_loop().call_later(OPENS_S, self._tunnels.pop, request.relay_id, None)
 
-    async def join(
-        self, target: Target, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> OstlerError | None:
-        """Until either side ends; what kept it from reaching the service, where something did."""
+    async def join(self, target: Target, reader: Reads, writer: Writes, *, beside: bool = False) -> OstlerError | None:
+        """Until either side ends; what kept it from reaching the service, or from running a command `beside` the task,
+        where something did."""
         relay_id = secrets.token_urlsafe(24)
         relay = self._awaited[relay_id] = Relay(target.worker_id, reader, writer)
         try:
-            request = RelayRequest(relay_id=relay_id, task_id=target.task_id, attempt=target.attempt)
+            request = RelayRequest(relay_id=relay_id, task_id=target.task_id, attempt=target.attempt, beside=beside)
             if not self._sessions.ask_for_relay(target.session, request):
-                return NotRunning(f"{target.worker_id}, where the service runs, is not connected")
+                return NotRunning(f"{target.worker_id}, where it runs, is not connected")
             async with asyncio.timeout(OPENS_S):
                 await relay.opened.wait()
         except TimeoutError:
-            return NoAnswer(f"{target.worker_id} did not open a connection to the service within {OPENS_S:g} s")
+            return NoAnswer(f"{target.worker_id} did not open a connection to the task within {OPENS_S:g} s")
         finally:
             self._awaited.pop(relay_id, None)
         return await relay.ended
@@ -133,12 +145,12 @@ async def _pump(socket: WebSocket, relay: Relay) -> OstlerError | None:
                 await socket.close()
 
 
-async def _to_worker(socket: WebSocket, reader: asyncio.StreamReader) -> None:
+async def _to_worker(socket: WebSocket, reader: Reads) -> None:
     while data := await reader.read(PIECE):
         await socket.send_bytes(data)
 
 
-async def _from_worker(socket: WebSocket, writer: asyncio.StreamWriter) -> OstlerError | None:
+async def _from_worker(socket: WebSocket, writer: Writes) -> OstlerError | None:
     reached = False
     while True:
         received = await socket.receive()

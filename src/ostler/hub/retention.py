@@ -10,22 +10,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from math import inf
-from pathlib import Path
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily, Metric
 
 from ostler.core.effects import Pruned
 from ostler.core.events import PruneRequested
-from ostler.domain.errors import LedgerError
+from ostler.domain.errors import LedgerError, StoreAway
 from ostler.domain.retention import Retention
 from ostler.hub.api.artifacts import ArtifactsApi
 from ostler.hub.clock import Steadiness
 from ostler.hub.documents import timestamp
+from ostler.hub.logs import Logs
 from ostler.hub.loop import Loop
 from ostler.hub.old import OldFeed, OldJobs, OldOutputs, OldReceipts, Page
 from ostler.store import old_logs
 from ostler.store.old_logs import Amounts, LogFile
+from ostler.store.streaming import STORE, in_thread
 
 FIRST_S = 60.0
 EVERY_S = 600.0
@@ -33,6 +34,8 @@ REST_S = 0.05
 RESTS = 4
 """The pause after a portion, in times that it took."""
 LOGS_AT_ONCE = 500
+MOVED_AFTER_S = 600.0
+"""A log that has not grown for so long is moved to the bucket, if its attempt has ended."""
 YOUNGEST_S = 3600.0
 """A job that ended so lately stays, however many there are: somebody may be about to ask what became of it."""
 NOBODYS_S = 3600.0
@@ -44,7 +47,7 @@ _log = logging.getLogger("ostler.hub")
 
 class Keeper:
     def __init__(
-        self, loop: Loop, chosen: Retention, logs: Path, artifacts: ArtifactsApi, wall: Callable[[], float] = time.time
+        self, loop: Loop, chosen: Retention, logs: Logs, artifacts: ArtifactsApi, wall: Callable[[], float] = time.time
     ) -> None:
         self.chosen = chosen
         self._loop = loop
@@ -56,6 +59,10 @@ class Keeper:
         self.removed: Counter[str] = Counter(dict.fromkeys(WHAT, 0))
         """Since the hub started."""
         self.swept_at: float | None = None
+        self._away: StoreAway | None = None
+        """The bucket was, in this sweep: logs that are on the disk go all the same, or it would fill up."""
+        self.tidy: Callable[[], None] = lambda: None
+        """Have the store remove what was begun and left, and what it could not remove when it was away. Blocks."""
 
     async def run(self) -> None:
         """For as long as the hub runs."""
@@ -66,7 +73,7 @@ class Keeper:
                     await self.sweep()
                 else:
                     _log.warning("the clock was set; for a day nothing is removed because it is old")
-            except (LedgerError, OSError) as error:
+            except (LedgerError, StoreAway, OSError) as error:
                 _log.warning("what is old was not removed: %s", error)
             await asyncio.sleep(EVERY_S)
 
@@ -77,6 +84,7 @@ class Keeper:
         await self._sweep_jobs()
         await self._sweep_rows()
         await self._sweep_logs()
+        await in_thread(STORE, self.tidy)
         self.swept_at = self._wall()
         gone = self.removed - before
         if gone:
@@ -163,25 +171,53 @@ class Keeper:
 
     async def _sweep_logs(self) -> None:
         amounts = Amounts()
-        places = await asyncio.to_thread(old_logs.folders, self._logs)
+        places = await asyncio.to_thread(old_logs.folders, self._logs.store.folder)
         for place in places:
             amounts.add(await asyncio.to_thread(old_logs.files, place))
         by_size = amounts.too_old(self.chosen.most_logs)
+        self._away = None
         for place in places:
             begun = time.monotonic()
             limit = max(by_size, self._wall() - min(self.chosen.logs, max(self.chosen.jobs, NOBODYS_S)))
             found = [file for file in await asyncio.to_thread(old_logs.files, place) if file.changed_at < limit]
             for first in range(0, len(found), LOGS_AT_ONCE):
                 await self._remove_logs(found[first : first + LOGS_AT_ONCE], by_size)
+            await self._move_logs(await asyncio.to_thread(old_logs.files, place))
             await _rest(begun)
+        if self._away is not None:
+            raise self._away
 
     async def _remove_logs(self, found: list[LogFile], by_size: float) -> None:
         names = [file.attempt for file in found]
         ends = await self._loop.read(lambda ledger: ledger.ends_of(names))
         held = await self._loop.look(lambda fleet, _: {name for name in names if name in fleet.held})
         old = [file for file in found if file.attempt not in held and self._may_go(file, ends, by_size)]
-        self.removed["log_bytes"] += await asyncio.to_thread(old_logs.remove, old)
-        self.removed["logs"] += len(old)
+        for file in old:
+            if file.moved and self._away is not None:
+                continue
+            try:
+                await asyncio.to_thread(self._logs.store.forget, file.attempt)
+            except StoreAway as error:
+                self._away = error
+                continue
+            self.removed["log_bytes"] += file.size
+            self.removed["logs"] += 1
+
+    async def _move_logs(self, found: list[LogFile]) -> None:
+        """To the bucket, where there is one: those of attempts that have ended."""
+        before = self._wall() - MOVED_AFTER_S
+        names = [file.attempt for file in found if not file.moved and file.changed_at < before]
+        if self._logs.store.client is None or not names or self._away is not None:
+            return
+        ends = await self._loop.read(lambda ledger: ledger.ends_of(names))
+        held = await self._loop.look(lambda fleet, _: {name for name in names if name in fleet.held})
+        for name in names:
+            if ends.get(name) is not None and name not in held:
+                try:
+                    await self._logs.move(name)
+                except StoreAway as error:
+                    self._away = error
+                    return
 
     def _may_go(self, file: LogFile, ends: dict[str, float | None], by_size: float) -> bool:
         if file.attempt not in ends:

@@ -37,6 +37,7 @@ class Server(uvicorn.Server):
                 ws_per_message_deflate=False,
                 ws_ping_interval=None,
                 lifespan="off",
+                log_config=None,  # its lines are told like all others
                 log_level="warning",
                 access_log=False,
                 proxy_headers=False,  # whoever calls could say so of itself
@@ -79,7 +80,8 @@ def listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise OstlerError(f"cannot listen on {host}:{port}: {error.strerror}; is another hub running?") from None
+        told = f"cannot listen on {host}:{port}: {error.strerror}; is another hub running? --port N takes another port"
+        raise OstlerError(told) from None
     listener.listen(2048)
     listener.setblocking(False)
     return listener

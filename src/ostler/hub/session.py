@@ -53,6 +53,7 @@ class Session(asyncio.Protocol):
         "_waiting",
         "address",
         "batches",
+        "beside",
         "caller",
         "number",
         "why_left",
@@ -67,6 +68,8 @@ class Session(asyncio.Protocol):
         self.address = address
         self.worker_id = ""
         self.batches = False
+        self.beside = False
+        """Whether this worker runs commands beside its tasks."""
         self.why_left = ""
         """Why the hub ended it, where it did."""
         self._listener = listener
@@ -207,7 +210,8 @@ class Session(asyncio.Protocol):
 
     def _cut(self, why: str) -> None:
         """Not a word more: it would not be read."""
-        _log.warning("the connection of %s is cut: %s", self.worker_id or self.address, why)
+        about = {"worker": self.worker_id}
+        _log.warning("the connection of %s is cut: %s", self.worker_id or self.address, why, extra=about)
         self.why_left = why
         self._end()
         if self._transport is not None:

@@ -30,6 +30,7 @@ from ostler.core.events import (
     WorkerRegistered,
 )
 from ostler.domain.secrets import names_some
+from ostler.domain.worker import ActiveTask
 from ostler.hub.access import Caller
 from ostler.hub.artifacts import Artifacts
 from ostler.hub.connections import LINGERS_S
@@ -67,6 +68,8 @@ class Sessions:
         """Hears of whoever would speak for another worker: what, why, and from where."""
         self.secrets: Callable[[bytes], dict[str, str]] = lambda spec: {}
         """What goes with the assignment of the job of this spec."""
+        self.sampled: Callable[[list[ActiveTask], float], None] = lambda tasks, at: None
+        """Hears what running tasks take at the moment."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -128,6 +131,8 @@ class Sessions:
         elif isinstance(message, messages.MetricsRequest):
             session.send(messages.encode(messages.MetricsResponse(text=self._metrics_text())))
         else:
+            if isinstance(message, messages.Heartbeat) and message.active_tasks:
+                self.sampled(message.active_tasks, self.wall())
             event = to_event(message, session.worker_id, session.number)
             if isinstance(event, TaskEnded):
                 event.artifact = self._artifacts.brought(event.artifact_id, event.task_id)
@@ -144,7 +149,7 @@ class Sessions:
             session.close(CLOSE_NOT_ALLOWED, "this token is another worker's")
             return
         session.worker_id = message.id
-        session.batches = message.protocol.batch
+        session.batches, session.beside = message.protocol.batch, message.protocol.beside
         self._post(
             WorkerRegistered(
                 worker_id=message.id,
@@ -153,7 +158,7 @@ class Sessions:
                 active_tasks=message.active_tasks,
                 boot_id=message.boot_id,
                 ahead=message.protocol.ahead,
-                address=session.address,
+                address=message.capabilities.address or session.address,
             )
         )
 
@@ -189,6 +194,11 @@ class Sessions:
         if found is not None:
             found.send(messages.encode(request))
         return found is not None
+
+    def runs_beside(self, session: int) -> bool:
+        """Whether the worker of this socket can run commands beside its tasks: older ones cannot."""
+        found = self._open.get(session)
+        return found is not None and found.beside
 
     def cut(self, token_id: str) -> None:
         """Whoever came with this token is no longer let in."""

@@ -2,6 +2,7 @@
 
 ledger = "postgresql://ostler:…@db/ostler"     # in place of a file in the state folder: docs/postgresql.md
 store = "/srv/ostler"                          # where logs and artifacts are, for all hubs on that ledger: docs/hubs.md
+                                               # or "s3://bucket/prefix": docs/storage.md
 url = "https://hub-a.example:7600"             # where others reach this hub
 hosts = ["ostler.lab.example"]                 # what else it is called: docs/access.md
 tls = "auto"                                   # or tls_cert and tls_key, two files: docs/tls.md
@@ -29,8 +30,14 @@ requests_per_s = 2000
 burst = 20000
 failed_logins = 5
 
+[s3]                            # of a store in a bucket, what AWS_* variables do not say: docs/storage.md
+endpoint = "https://minio.lab.example:9000"
+
 [disk]                          # where less is free, nothing new is taken in: docs/ledger.md
 reserve = "2g"
+
+[notify.targets.team]           # who is told what became of jobs that name it: docs/terminal.md
+url = "https://hooks.example/T0/B1"
 
 [models.qwen]                   # what the gateway serves: docs/gateway-config.md
 cmd = "llama-server --port ${PORT} -m /models/qwen.gguf"
@@ -51,6 +58,7 @@ import msgspec
 
 from ostler.domain.errors import BadInput, Unreadable
 from ostler.domain.job import decode_spec
+from ostler.domain.notices import NotifySettings, read_notify
 from ostler.domain.origins import host_of
 from ostler.domain.quota import Quota, Quotas
 from ostler.domain.retention import Retention, read_retention
@@ -63,8 +71,9 @@ from ostler.manifest.locate import Path as TomlPath
 from ostler.manifest.locate import locate
 
 _PART = re.compile(r'"(?:[^"\\]|\\.)*"|\[\d+\]|[^.\["]+')
-TABLES = ("templates", "quotas", "scheduling", "retention", "limits", "disk", "models", "gateway")
+TABLES = ("templates", "quotas", "scheduling", "retention", "limits", "disk", "s3", "notify", "models", "gateway")
 KEYS = (*TABLES, "worker", "ledger", "store", "url", "hosts", "tls", "tls_cert", "tls_key")
+S3_KEYS = ("endpoint", "public_endpoint", "region", "access_key_id", "secret_access_key")
 MAX_WEIGHT = 1000.0
 Template = dict[str, Any]
 NOT_IN_A_TEMPLATE = {
@@ -88,6 +97,9 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     """What it is called beside that."""
     limits: Limits = Limits()
     disk: DiskSettings = DiskSettings()
+    s3: dict[str, str] = {}
+    """Of the bucket, perhaps with its key."""
+    notify: NotifySettings = NotifySettings()
     tls: str = ""
     tls_cert: str = ""
     tls_key: str = ""
@@ -138,11 +150,13 @@ def _settings(table: dict[str, Any]) -> Settings:
             _table(table.get("models", {}), "models"), _table(table.get("gateway", {}), "gateway"), os.environ
         ),
         ledger=_text(table, "ledger", "an address in quotes, like 'postgresql://USER@HOST/DATABASE'"),
-        store=_text(table, "store", "a folder in quotes, like '/srv/ostler'"),
+        store=_text(table, "store", "a place in quotes, like '/srv/ostler' or 's3://bucket/prefix'"),
         url=_text(table, "url", "an address in quotes, like 'https://hub-a.example:7600'"),
         hosts=_hosts(table.get("hosts", [])),
         limits=_limits(_table(table.get("limits", {}), "limits")),
         disk=read_disk(_table(table.get("disk", {}), "disk")),
+        s3=_s3(_table(table.get("s3", {}), "s3")),
+        notify=read_notify(_table(table.get("notify", {}), "notify")),
         tls=_text(table, "tls", "'auto'"),
         tls_cert=_text(table, "tls_cert", "a file in quotes, like '/etc/ostler/hub.pem'"),
         tls_key=_text(table, "tls_key", "a file in quotes, like '/etc/ostler/hub.key'"),
@@ -154,6 +168,16 @@ def _text(table: dict[str, Any], key: str, what: str) -> str:
     if not isinstance(given, str):
         raise _wrong(key, f"must be {what}")
     return given
+
+
+def _s3(table: dict[str, Any]) -> dict[str, str]:
+    _must_be_known(table, S3_KEYS, "s3.")
+    for key, value in table.items():
+        if not isinstance(value, str):
+            raise _wrong(f"s3.{key}", "must be text in quotes")
+        if key.endswith("endpoint") and not value.startswith(("http://", "https://")):
+            raise _wrong(f"s3.{key}", "must be an address in quotes, like 'https://minio.lab.example:9000'")
+    return table
 
 
 def _hosts(given: Any) -> list[str]:

@@ -34,9 +34,10 @@ from ostler.hub.leading import STANDBY, HubSeen, Shared
 from ostler.hub.ledgers import LOOK_S, WAIT_S, waiting
 from ostler.hub.loop import Loop
 from ostler.hub.permissions import ANY_METHOD
+from ostler.hub.web import errors
 from ostler.hub.web.cookies import SCOPE as ENDED_SESSIONS
 from ostler.hub.web.gate import Web, application, brought_by
-from ostler.store.blobs import Objects
+from ostler.store.shelves import Shelves
 
 TOKENS_S = 5.0
 """Tokens are read again after so long, because some may have been revoked."""
@@ -47,13 +48,14 @@ _log = logging.getLogger("ostler.hub")
 
 
 class Standby:
-    def __init__(self, seat: Shared, store: Path, names: Sequence[str] = ()) -> None:
+    def __init__(self, seat: Shared, store: Path, names: Sequence[str] = (), shelves: Shelves | None = None) -> None:
         self._seat = seat
         self._leader: HubSeen | None = None
         self._said = ""
         # A loop that never runs: there is nothing to decide, and its reads are those of the hub that leads.
         self._loop = Loop(Fleet(new_attempt_id), seat.ledger, _nothing, SystemClock())
-        self._jobs = JobsApi(self._loop, Feed(self._loop, 0), Objects(store / "snapshots", "blob"), Templates({}))
+        blobs = (shelves or Shelves(store)).blobs()
+        self._jobs = JobsApi(self._loop, Feed(self._loop, 0), blobs, Templates({}))
         self._web = Web(Access(store, []), Origins(names))
         self._tokens = Tokens(self._loop, self._web)
         sockets = [SocketRoute(path="/{path:path}", endpoint=self._refuse_socket)]
@@ -96,6 +98,7 @@ class Standby:
             return Route(method="GET", path=path, handler=handler, summary=summary)
 
         return [
+            get("/docs/errors/{name}", errors.explain, "Say what an error means, and what to do"),
             get("/v1/health", self._health, "Say that the hub is up"),
             get("/v1/hubs", self._hubs, "List the hubs on this ledger"),
             get("/v1/me", _me, "Say whose token this is"),

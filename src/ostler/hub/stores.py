@@ -6,14 +6,23 @@ from itertools import repeat
 from pathlib import Path
 from secrets import token_hex
 
+from ostler import config
 from ostler.config import TOKEN_FILES
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import Changes, KeptRecord
 from ostler.hub.ids import new_token_secret
+from ostler.hub.settings import Settings
 from ostler.ledger.base import Ledger
+from ostler.store.bucket import Bucket, read_bucket
 
 SCOPE, KEY = "store", "id"
 ID_FILE = "store.id"
+
+
+def chosen(flag: str, settings: Settings, state: Path) -> tuple[Path, Bucket | None]:
+    """The folder and the bucket, where there is one."""
+    folder, bucket = config.store_places(flag, settings.store, state)
+    return folder, read_bucket(bucket, settings.s3) if bucket else None
 
 
 def prepare(store: Path, state: Path) -> None:

@@ -68,6 +68,11 @@ class Ledger(Protocol):
     succeeded task points to. A failed commit leaves everything as it was and raises LedgerError. "Oldest first" is the
     order of first writing: the clock may have been set back."""
 
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether a row is found by its key in no time: in this process, and nobody else is just looking."""
+        ...
+
     def load(self, *, with_jobs: bool = True) -> Snapshot:
         """Without them, they are to be had from `live_jobs`."""
         ...

@@ -57,6 +57,8 @@ _MUTABLE: dict[type, list[str]] = {
 class MemoryLedger:
     """Records are copied on their way in and out: what a caller does to its own changes nothing here."""
 
+    is_at_hand = True
+
     def __init__(self) -> None:
         self._jobs: dict[str, JobRecord] = {}
         self._job_seqs: set[int] = set()

@@ -124,6 +124,8 @@ _NO_BOUND = 2**63 - 1
 class PostgresLedger(Looking):
     """One connection writes; a few others read, and never wait for it. Only a ledger that leads takes commits."""
 
+    is_at_hand = False
+
     OLD = ageing.statements("${}", _one_of("$1"), sql.JOBS.select(), sql.ARTIFACTS.select())
     SAYS = Statements(
         jobs=_JOBS,

@@ -5,7 +5,6 @@ A field that is no plain value becomes JSON text, so that a person with a databa
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
@@ -43,6 +42,7 @@ _SHARED = {Request, Terms}
 _OTHER_NAMES = {"index": "idx"}
 # What most rows have in most of their lists.
 _EMPTY: dict[str, Callable[[], Any]] = {"[]": list, "{}": dict}
+_NOTHING: dict[type, str] = {list: "[]", dict: "{}"}
 
 _encode = msgspec.json.Encoder().encode
 
@@ -58,15 +58,15 @@ class Shape(Generic[R]):
         hints = get_type_hints(kind)
         self._kind = kind
         self._fields = kind.__struct_fields__
-        self._values = attrgetter(*self._fields)
         self._encoded = [at for at, field in enumerate(self._fields) if hints[field] not in _PLAIN | {bool}]
         self._parsers = [(field, _parser(hints[field])) for field in self._fields if hints[field] not in _PLAIN]
         self.columns = tuple(_OTHER_NAMES.get(field, field) for field in self._fields)
 
     def row(self, record: R) -> Row:
-        values = list(self._values(record))
+        values = list(msgspec.structs.astuple(record))
         for at in self._encoded:
-            values[at] = text(values[at])
+            value = values[at]
+            values[at] = text(value) if value or type(value) not in _NOTHING else _NOTHING[type(value)]
         return values
 
     def record(self, row: Row) -> R:

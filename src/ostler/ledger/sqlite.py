@@ -191,6 +191,10 @@ class SqliteLedger(Looking):
             opened.callback(self._reader.close)
             self._opened = opened.pop_all()
 
+    @property
+    def is_at_hand(self) -> bool:
+        return not self._reading.locked()
+
     def close(self) -> None:
         with self._reading, self._writing, explained(self._path):
             forget_mark(self._path)

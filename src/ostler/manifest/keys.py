@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ostler.manifest.locate import Path
@@ -104,14 +105,16 @@ def _amount(value: Any) -> Faults:
         yield (), f"must be between 0 and {MAX_AMOUNT:.0f}, not {shown(value)}"
 
 
-def _whole(low: int, high: int) -> Callable[[Any], Faults]:
-    def faults(value: Any) -> Faults:
+@dataclass(frozen=True)
+class Whole:
+    low: int
+    high: int
+
+    def __call__(self, value: Any) -> Faults:
         if not _is_number(value) or (isinstance(value, float) and not value.is_integer()):
             yield (), f"must be a whole number, not {shown(value)}"
-        elif not low <= value <= high:
-            yield (), f"must be between {low} and {high}, not {shown(value)}"
-
-    return faults
+        elif not self.low <= value <= self.high:
+            yield (), f"must be between {self.low} and {self.high}, not {shown(value)}"
 
 
 def _texts(value: Any) -> Faults:
@@ -195,13 +198,13 @@ def _table(value: Any) -> Faults:
         yield (), f"must be a table, not {shown(value)}"
 
 
-_count = _whole(0, MAX_COUNT)
+_count = Whole(0, MAX_COUNT)
 
 JOB_KEYS: dict[str, Key] = {
     "name": Key(_name, ""),
     "model": Key(_name, ""),
     "mode": Key(_name, ""),
-    "priority": Key(_whole(-MAX_PRIORITY, MAX_PRIORITY), 0, is_whole=True),
+    "priority": Key(Whole(-MAX_PRIORITY, MAX_PRIORITY), 0, is_whole=True),
     "require_cuda": Key(_flag, False),
     "prefer_cuda": Key(_flag, False),
     "prefer_cuda_grace_s": Key(_amount, 300),
@@ -212,7 +215,7 @@ JOB_KEYS: dict[str, Key] = {
     "denied_hosts": Key(_names, []),
     "split_recipe": Key(_text, ""),
     "train_hosts": Key(_names, []),
-    "seed": Key(_whole(-MAX_EXACT, MAX_EXACT), 0, is_whole=True),
+    "seed": Key(Whole(-MAX_EXACT, MAX_EXACT), 0, is_whole=True),
     "n_resamples": Key(_count, 0, is_whole=True),
     "hyper": Key(_hyper, {}),
     "command": Key(_texts, []),
@@ -264,3 +267,43 @@ TOP_KEYS: dict[str, Key] = {
     "jobs": Key(_tables, []),
     "sweeps": Key(_tables, []),
 }
+
+# The same for editors, as JSON Schema
+
+Shape = dict[str, Any]
+_STRING: Shape = {"type": "string", "pattern": r"^[^\u0000]*$"}
+_HYPER: Shape = {
+    "anyOf": [
+        _STRING,
+        {"type": ["number", "boolean"]},
+        {"type": "array", "items": {"$ref": "#/definitions/hyper"}},
+        {"type": "object", "additionalProperties": {"$ref": "#/definitions/hyper"}},
+    ]
+}
+_POINT: Shape = {"type": "object", "maxProperties": MAX_HYPER, "additionalProperties": {"$ref": "#/definitions/hyper"}}
+DEFINITIONS: dict[str, Shape] = {"hyper": _HYPER}
+_SHAPES: dict[Callable[[Any], Faults], Shape] = {
+    _text: _STRING,
+    _name: {**_STRING, "maxLength": MAX_NAME},
+    _flag: {"type": "boolean"},
+    _goal: {"enum": ["min", "max"]},
+    _amount: {"type": "number", "minimum": 0, "maximum": MAX_AMOUNT},
+    _texts: {"type": "array", "items": _STRING},
+    _names: {"type": "array", "items": {**_STRING, "minLength": 1}},
+    _env: {"type": "object", "propertyNames": {"pattern": r"^[^=\u0000]+$"}, "additionalProperties": _STRING},
+    _hyper: _POINT,
+    _grid: {
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": MAX_HYPER,
+        "additionalProperties": {"type": "array", "minItems": 1, "items": {"$ref": "#/definitions/hyper"}},
+    },
+    _list: {"type": "array", "minItems": 1, "items": _POINT},
+}
+
+
+def shape_of(key: Key) -> Shape:
+    """What the value of this key must be."""
+    if isinstance(key.faults, Whole):
+        return {"type": "integer", "minimum": key.faults.low, "maximum": key.faults.high}
+    return _SHAPES[key.faults]

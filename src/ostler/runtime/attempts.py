@@ -58,6 +58,8 @@ class Folders:
         self._spare: dict[Identity, list[str]] = {}
         """By whom they belong to."""
         self._own = Identity(os.geteuid(), os.getegid())
+        self._owners: dict[str, Identity] = {}
+        """Whose the folders are that were made here and are not released yet."""
 
     def path(self, attempt: str) -> str:
         return f"{self._root}/{attempt}"
@@ -65,24 +67,26 @@ class Folders:
     def make(self, attempt: str, user: Identity | None = None) -> bool:
         """Make the attempt's folder, or complete the one that the worker prepared. False if it has run before."""
         folder = self.path(attempt)
-        if spares := self._spare.get(user or self._own):
+        owner = self._owners[attempt] = user or self._own
+        if spares := self._spare.get(owner):
             spare = spares.pop()
             try:
                 os.rename(self.path(spare), folder)
-                return True
             except FileNotFoundError:
                 pass  # it has been pruned
             except OSError:
                 spares.append(spare)  # a folder is there, and not empty
-        for path in (folder, f"{folder}/{WORK}", f"{folder}/{OUT}"):
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(path, 0o700)
+            else:
+                if _complete(folder) and user is not None:
+                    _give(folder, user)
+                return True
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        _complete(folder)
         if os.path.lexists(f"{folder}/{LOG}"):
             return False
         if user is not None:
-            # The folder last: until then nobody else can reach what is in it.
-            for path in (*(entry.path for entry in os.scandir(folder)), folder):
-                os.chown(path, *user, follow_symlinks=False)
+            _give(folder, user)
         return True
 
     def is_as_new(self, attempt: str, started_at: float) -> bool:
@@ -94,24 +98,36 @@ class Folders:
 
     def release(self, attempt: str, *, as_new: bool) -> None:
         """The attempt has been forgotten. Its log stays, unless it printed nothing and left nothing."""
-        folder = self.path(attempt)
-        try:
-            found = os.lstat(folder)
-            spares = self._spare.setdefault(Identity(found.st_uid, found.st_gid), [])
-            if len(spares) < MAX_SPARE and as_new:
-                spares.append(attempt)
-            else:
-                os.utime(folder)  # its age, for whoever prunes, counts from now
-        except OSError:
-            return
+        owner = self._owners.pop(attempt, None)
+        spares = self._spare.setdefault(owner, []) if owner is not None else []
+        if owner is not None and as_new and len(spares) < MAX_SPARE:
+            spares.append(attempt)
+        else:
+            with contextlib.suppress(OSError):
+                os.utime(self.path(attempt))  # its age, for whoever prunes, counts from now
+
+
+def _complete(folder: str) -> bool:
+    """Whether anything was lacking: of one that has been used only the log is left by whoever prunes."""
+    lacked = False
+    for path in (f"{folder}/{WORK}", f"{folder}/{OUT}"):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
+            lacked = True
+    return lacked
+
+
+def _give(folder: str, user: Identity) -> None:
+    # The folder last: until then nobody else can reach what is in it.
+    for path in (*(entry.path for entry in os.scandir(folder)), folder):
+        os.chown(path, *user, follow_symlinks=False)
 
 
 def _is_as_new(folder: str, started_at: float) -> bool:
     """As if it had just been made. The task may have changed anything in it, so nothing is taken for granted."""
-    whole, log, work, out = (
-        os.lstat(path) for path in (folder, f"{folder}/{LOG}", f"{folder}/{WORK}", f"{folder}/{OUT}")
-    )
-    if max(whole.st_mtime, log.st_ctime, work.st_ctime, out.st_ctime) < started_at - _CLOCK_STEP_S:
+    log, work, out = os.lstat(f"{folder}/{LOG}"), os.lstat(f"{folder}/{WORK}"), os.lstat(f"{folder}/{OUT}")
+    whole, since = os.lstat(folder), started_at - _CLOCK_STEP_S
+    if log.st_ctime < since and work.st_ctime < since and out.st_ctime < since and whole.st_mtime < since:
         return True  # nothing was written, added or changed since before the start
     return (
         (log.st_mode, log.st_size, log.st_nlink) == (_PRIVATE_FILE, 0, 1)

@@ -24,6 +24,10 @@ class Launch(msgspec.Struct, kw_only=True):
     grace_s: float = 10.0
     memory_mib: int = 0
     """Killed beyond this, where the machine's control groups are ours to divide. 0: no limit."""
+    cores: float = 0.0
+    asked_mib: int = 0
+    devices: tuple[int, ...] = ()
+    """What it was given of the worker's offer, for a runtime that has to ask somebody else for it. 0: no need."""
     user: tuple[int, int] | None = None
     """As whom it runs, by the numbers of the user and of the group; None: as the worker does."""
     stop: list[str] = []
@@ -107,6 +111,11 @@ class Runtime(Protocol):
 
     def peaks(self) -> Mapping[str, int]:
         """How much memory each attempt that runs has taken at most so far, in MiB, where that is known."""
+        ...
+
+    def samples(self) -> Mapping[str, tuple[int, int]]:
+        """What each attempt that runs takes at the moment, where that is known: MiB of memory, and milliseconds of
+        processor time since it began."""
         ...
 
     def ends(self) -> AsyncIterator[Ended]:

@@ -6,10 +6,12 @@ Standard library only: the supervisor imports this.
 import sys
 import time
 
+_CLOCK = time.CLOCK_BOOTTIME if sys.platform == "linux" else time.CLOCK_MONOTONIC
+
 
 def also_asleep() -> float:
     """Seconds that also pass while the machine sleeps: what others count meanwhile. All its processes agree on it."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+    return time.clock_gettime(_CLOCK)
 
 
 class Moment:

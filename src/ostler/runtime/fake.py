@@ -207,6 +207,9 @@ class FakeRuntime:
     def peaks(self) -> dict[str, int]:
         return {attempt: mib for attempt, mib in self.machine.peaks.items() if attempt in self.machine.running}
 
+    def samples(self) -> dict[str, tuple[int, int]]:
+        return {}
+
     async def ends(self) -> AsyncIterator[Ended]:
         while (end := await self._ends.get()) is not None:
             yield end

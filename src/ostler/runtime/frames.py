@@ -35,7 +35,7 @@ class Lines:
 
 def quote(text: str) -> str:
     """Text as JSON: for the few messages that come by the thousand and are put together by hand."""
-    return encode_basestring_ascii(text)
+    return encode_basestring_ascii(text) if text else '""'
 
 
 def pack(message: dict[str, Any]) -> bytes:

@@ -19,6 +19,7 @@ OURS = "ostler"
 PREFIX = "task-"
 MOST_PROCESSES = 32_768
 MIB = 1024 * 1024
+_ANYWHERE = contextlib.nullcontext()
 _HANDED = ("user.delegate", "trusted.delegate")
 
 
@@ -33,12 +34,12 @@ class Groups:
     def usable(self) -> bool:
         return bool(self._base)
 
-    @contextlib.contextmanager
-    def inside(self, attempt: str, memory_mib: int) -> Iterator[None]:
+    def inside(self, attempt: str, memory_mib: int) -> contextlib.AbstractContextManager[None]:
         """What is started meanwhile is in the attempt's own group. OSError if it cannot be limited as it should."""
-        if not self._base or memory_mib <= 0:
-            yield
-            return
+        return self._inside(attempt, memory_mib) if self._base and memory_mib > 0 else _ANYWHERE
+
+    @contextlib.contextmanager
+    def _inside(self, attempt: str, memory_mib: int) -> Iterator[None]:
         group = f"{self._base}/{PREFIX}{attempt}"
         with contextlib.suppress(FileExistsError):
             os.mkdir(group)

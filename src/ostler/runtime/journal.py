@@ -26,9 +26,12 @@ class Journal:
         """Ends that have not been forgotten."""
         self._path = path
         self._boot = boot
+        self._quoted_boot = quote(boot)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self._room = 0
         self._lines: list[str] = []
+        self._has_ends = False
+        """Whether there is an end among these."""
         self._read()
         self._rewrite()
 
@@ -39,7 +42,7 @@ class Journal:
         """
         self.starts[attempt] = {"task_id": task_id, "started_at": at, "boot": self._boot, "checkpoint": checkpoint}
         self._lines.append(
-            f'{{"start":"{attempt}","task_id":{quote(task_id)},"started_at":{at!r},"boot":{quote(self._boot)},'
+            f'{{"start":"{attempt}","task_id":{quote(task_id)},"started_at":{at!r},"boot":{self._quoted_boot},'
             f'"checkpoint":{quote(checkpoint)}}}'
         )
         if flush:
@@ -54,6 +57,7 @@ class Journal:
         """`text` is the end, encoded. The caller flushes before it tells anyone."""
         self._end(attempt, end)
         self._lines.append(f'{{"end":"{attempt}","how":{text}}}')
+        self._has_ends = True
 
     def dropped(self, name: str) -> None:
         """Started, and gone without an end that anybody waits for."""
@@ -69,7 +73,13 @@ class Journal:
         """Whether something has not been written yet."""
         return bool(self._lines)
 
+    def flush_ends(self) -> None:
+        """What has ended is on the disk when this returns."""
+        if self._has_ends:
+            self.flush()
+
     def flush(self) -> None:
+        self._has_ends = False
         if self._lines:
             self._lines.append("")
             # After a line that a full disk has cut, what follows must not be read as a part of it.

@@ -11,8 +11,7 @@ import time
 from typing import Any
 
 from ostler.runtime.attempts import LOG, WORK, is_attempt_name
-from ostler.runtime.clock import Moment, also_asleep
-from ostler.runtime.frames import quote
+from ostler.runtime.clock import also_asleep
 from ostler.runtime.groups import Groups
 from ostler.runtime.identity import as_owner
 from ostler.runtime.journal import Journal
@@ -32,6 +31,7 @@ from ostler.runtime.lending import (
     checkpoint_of,
     made_of,
 )
+from ostler.runtime.news import News
 from ostler.runtime.processes import ProcessTable
 from ostler.runtime.spawn import NOT_EXECUTABLE, StartFailed, spawn
 from ostler.runtime.warm import LEAVING_S, NAMES
@@ -56,8 +56,7 @@ class Keeper(Lending):
         """Those of the live ones that a killed supervisor left."""
         self._forgotten: dict[str, dict[str, Any]] = {}
         """The latest of them: a launch that comes late or twice must not start one of these again."""
-        self._news: list[tuple[dict[str, Any], str, Moment | None]] = []
-        """Ends that have not been told, with their text, and since when something of them may have been left."""
+        self._news = News(journal, self._folders)
         self._contact_at = -NEVER
         """When the hub was last in contact, as far as a worker has told. Nothing but that tells: an order may have lain
         in some buffer while everybody here stood still."""
@@ -88,20 +87,14 @@ class Keeper(Lending):
         ]
         return waiting + live + ended
 
-    def take_news(self) -> list[str]:
-        """The ends since the last call, encoded; they are on the disk when this returns."""
-        if not self._news:
-            return []
-        self._journal.flush()
-        news, self._news = self._news, []
-        return [self._with_what_it_left(end, text, made_at) for end, text, made_at in news]
+    def take_news(self, now: float = NEVER) -> list[str]:
+        """The ends that are to be told by now, encoded. Those that are to be told later are on the disk as well."""
+        return self._news.take(now)
 
-    def _with_what_it_left(self, end: dict[str, Any], text: str, made_at: Moment | None) -> str:
-        """Looked at now and not at once: those that waited for this end have begun by now."""
-        if "left_nothing" not in end:
-            since = made_at.by_the_files() if made_at is not None else 0.0
-            end["left_nothing"] = since > 0 and self._folders.is_as_new(end["attempt"], since)
-        return f'{text[:-1]},"left_nothing":true}}' if end["left_nothing"] else text
+    @property
+    def tell_at(self) -> float:
+        """When the next are to be told."""
+        return self._news.tell_at
 
     def take_peaks(self) -> dict[str, int]:
         """How much memory what runs has taken at most, in MiB, where that is news."""
@@ -136,7 +129,7 @@ class Keeper(Lending):
         if order.get("memory_mib") and self.groups.usable:
             order["warm"] = ""  # an interpreter that goes from one to the next has no group of any
         if (end := self._forgotten.pop(name, None)) is not None:
-            self._record(name, end)
+            self._news.add(end)
         elif after := {other for other in order.get("after", ()) if other in self._live or other in self._waiting}:
             self._waiting.add(order, after)
         else:
@@ -183,6 +176,17 @@ class Keeper(Lending):
         for attempt in list(self._live.values()):
             self.stop(attempt.id, reason, attempt.grace_s, now)
 
+    def beside(self, name: str, argv: list[str], env: dict[str, str], now: float) -> str:
+        """Start one more process of an attempt that runs, which ends with it; or why not."""
+        attempt = self._live.get(name)
+        if attempt is None or attempt.phase != RUNNING:
+            return "the task does not run any more"
+        try:
+            self._spawn_beside(attempt, argv, {**attempt.order["env"], **env}, os.devnull, now)
+        except (StartFailed, OSError) as error:
+            return str(error)
+        return ""
+
     def renew(self, contact_at: float, now: float) -> None:
         """Contact with the hub, at that time: what runs on a lease may go on."""
         self._contact_at = max(self._contact_at, min(contact_at, now))
@@ -199,7 +203,8 @@ class Keeper(Lending):
         if end is not None:
             self._journal.forgotten(name)
             self._folders.release(name, as_new=end.get("left_nothing", False))
-            self._forgotten[name] = {**end, "result": ""}  # it may be large, and whoever forgets an end has it
+            # A result may be large, and whoever forgets an end has it.
+            self._forgotten[name] = {**end, "result": ""} if end.get("result") else end
             if len(self._forgotten) > MAX_FORGOTTEN:
                 del self._forgotten[next(iter(self._forgotten))]
 
@@ -336,11 +341,8 @@ class Keeper(Lending):
         """By its own command, which is a process of the attempt's like any other. False: it cannot be started."""
         folder = self._folders.path(attempt.id)
         argv = [word.replace(PID, str(self._tree.main(attempt.id))) for word in attempt.order["stop"]]
-        env = attempt.order["env"]
         try:
-            os.chdir(f"{folder}/{WORK}")
-            program = self._programs.find(argv[0], env.get("PATH", os.defpath), now)
-            spawn(program, argv, env, f"{folder}/{LOG}", user=attempt.user)
+            self._spawn_beside(attempt, argv, attempt.order["env"], f"{folder}/{LOG}", now)
         except (StartFailed, OSError) as error:
             with as_owner(folder):
                 _add_line(f"{folder}/{LOG}", f"the command that stops it could not be started: {error}")
@@ -348,6 +350,12 @@ class Keeper(Lending):
         attempt.phase, attempt.kill_at = TOLD, now + 2 * grace_s
         self._due(attempt, now + grace_s)
         return True
+
+    def _spawn_beside(self, attempt: Attempt, argv: list[str], env: dict[str, str], log: str, now: float) -> None:
+        os.chdir(f"{self._folders.path(attempt.id)}/{WORK}")
+        program = self._programs.find(argv[0], env.get("PATH", os.defpath), now)
+        with self.groups.inside(attempt.id, attempt.order.get("memory_mib", 0)):
+            spawn(program, argv, env, log, user=attempt.user)
 
     def _settle(self, now: float) -> None:
         """An attempt whose main process is gone is over, unless that left something behind."""
@@ -395,29 +403,19 @@ class Keeper(Lending):
         self._inherited.discard(attempt.id)
         self._tree.remove(attempt.id)
         self.groups.leave(attempt.id)
-        self._waiting.ended(attempt.id)
+        is_followed = self._waiting.ended(attempt.id)
         if (interpreter := self._pool.over(attempt.id)) is not None:
             self._journal.dropped(interpreter.name)
         if attempt.id.startswith(NAMES):
             self._journal.dropped(attempt.id)  # an interpreter that a killed supervisor left: nobody asks for its end
         else:
-            self._record(attempt.id, end, attempt.made_at)
+            # As long as more wait than have ended: those that come after them must be here in time.
+            self._news.add(end, attempt.made_at, followed=is_followed and len(self._waiting) > len(self._news))
 
     def _ran_s(self, attempt: Attempt) -> float:
         if attempt.ran_s is not None:
             return attempt.ran_s
         return also_asleep() - attempt.began if attempt.id not in self._inherited else 0.0
-
-    def _record(self, name: str, end: dict[str, Any], made_at: Moment | None = None) -> None:
-        text = (
-            f'{{"attempt":"{name}","task_id":{quote(end["task_id"])},"exit_code":{end["exit_code"]},'
-            f'"error":{quote(end["error"])},"stopped":{quote(end["stopped"])},'
-            f'"started_at":{end["started_at"]!r},"finished_at":{end["finished_at"]!r},'
-            f'"ran_s":{end.get("ran_s", 0.0):.6f},"peak_memory_mib":{end.get("peak_memory_mib", 0)}'
-            + (f',"result":"{end["result"]}"}}' if end.get("result") else "}")
-        )
-        self._journal.ended(name, end, text)
-        self._news.append((end, text, made_at))
 
     def _due(self, attempt: Attempt, at: float) -> None:
         attempt.due_at = at

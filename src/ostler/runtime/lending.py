@@ -12,6 +12,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import deque
 from typing import Any
 
 from ostler.runtime.attempts import LOG, WORK, Folders
@@ -42,6 +43,28 @@ RUNNING, TOLD, ASKED, STOPPING, KILLING = "running", "told to stop", "asked to s
 
 class Attempt:
     """One that is not over."""
+
+    __slots__ = (
+        "began",
+        "deadline_at",
+        "due_at",
+        "error",
+        "exit_code",
+        "grace_s",
+        "id",
+        "kill_at",
+        "lease_s",
+        "made_at",
+        "order",
+        "pause_s",
+        "phase",
+        "ran_s",
+        "result",
+        "started_at",
+        "stopped",
+        "task_id",
+        "user",
+    )
 
     def __init__(self, name: str, task_id: str, started_at: float, grace_s: float) -> None:
         self.id = name
@@ -93,6 +116,8 @@ class Lending:
         self._table = table
         self._tree = Tree(table, folder)
         self._peaks = Peaks(self._tree, table)
+        self.take_samples = self._peaks.samples
+        """What those that run take at the moment, where that is known anew."""
         self._programs = Programs()
         self._pool = Pool(table)
         self._live: dict[str, Attempt] = {}
@@ -207,14 +232,16 @@ class Lending:
 
     def _take_back(self, interpreter: Interpreter, now: float) -> None:
         """Whatever it has not begun waits here again, and what it has answered is known."""
-        interpreter.given_back = unbegun = self._pool.take_back(interpreter)
-        self._hear_from(interpreter, now)
-        interpreter.given_back = 0
-        if unbegun > len(interpreter.ahead):
+        unbegun = self._pool.take_back(interpreter)
+        self._not_begun([name for name in interpreter.ahead if name in unbegun])
+        # Those that are left it has taken, one after the other: so they are answered in this order.
+        interpreter.ahead = deque(name for name in interpreter.ahead if name not in unbegun)
+        if interpreter.attempt not in unbegun:
+            self._hear_from(interpreter, now)
+        elif interpreter.ahead:
+            self._out_of_turn(interpreter, now)
+        else:
             self._begin_anew(interpreter, now)
-        names = list(interpreter.ahead)
-        interpreter.ahead.clear()
-        self._not_begun(names)
         self._pool.listen(interpreter)
 
     def _not_begun(self, names: list[str]) -> None:
@@ -224,6 +251,15 @@ class Lending:
             with contextlib.suppress(OSError):
                 os.unlink(f"{self._folders.path(name)}/{LOG}")
             self._journal.dropped(name)
+
+    def _out_of_turn(self, interpreter: Interpreter, now: float) -> None:
+        """The order of the one whose turn it is was taken back, and in that moment it took the next one: two of a line
+        must not run at once, so what it has begun ends with it."""
+        self._pool.kill(interpreter)
+        for name in interpreter.ahead:
+            self._lose(name)
+        interpreter.ahead.clear()
+        self._begin_anew(interpreter, now)
 
     def _begin_anew(self, interpreter: Interpreter, now: float) -> None:
         """It had not even begun with the one whose turn it is."""
@@ -312,9 +348,10 @@ class Lending:
     def _distrust(self, interpreter: Interpreter, attempt: Attempt | None, now: float) -> None:
         """It said what it should not, or when it should not: it goes, and so does what runs in it."""
         self._pool.kill(interpreter)
-        unbegun = interpreter.given_back + self._pool.take_back(interpreter)
-        for _ in range(len(interpreter.ahead) - unbegun):
-            self._lose(interpreter.ahead.popleft())
+        unbegun = self._pool.take_back(interpreter)
+        for name in [name for name in interpreter.ahead if name not in unbegun]:
+            interpreter.ahead.remove(name)
+            self._lose(name)
         self._dismiss(interpreter)
         if attempt is not None:
             attempt.phase, attempt.kill_at = KILLING, now

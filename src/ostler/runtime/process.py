@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import secrets
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,6 +25,7 @@ LEAVING_S = 15.0
 FOLDERS_KEPT = 1024
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
+_SELDOM = ("after", "lease_s", "memory_mib", "stop", "user", "warm")
 
 
 class Replaced(Exception):
@@ -37,10 +39,13 @@ class _Said(msgspec.Struct):
     held: list[Held] = []
     end: Ended | None = None
     peaks: dict[str, int] = {}
+    samples: dict[str, tuple[int, int]] = {}
     attempt: str = ""
     error: str = ""
     attempts: str = ""
     """Where the folders of its attempts are."""
+    key: str = ""
+    """Of a process beside an attempt: which of those that were asked for."""
 
 
 class _Live(msgspec.Struct):
@@ -77,6 +82,9 @@ class ProcessRuntime:
         self._contact_at: float | None = None
         """When the hub was last in contact, if anybody has told."""
         self._peaks: dict[str, int] = {}
+        self._samples: dict[str, tuple[int, int]] = {}
+        self._besides: dict[str, asyncio.Future[str]] = {}
+        """Processes beside attempts that were asked for, and what keeps them from starting."""
         self._ends: asyncio.Queue[Ended | Replaced | None] = asyncio.Queue()
         self._link: Link | None = None
         """Set while orders can be sent: connected, and the difference has been sent."""
@@ -103,21 +111,19 @@ class ProcessRuntime:
             return
         if launch.files:
             _write_files(folder, launch.files)
-        order = {
+        order: dict[str, Any] = {
             "do": "launch",
             "attempt": name,
             "task_id": launch.task_id,
             "argv": launch.argv,
             "env": launch.env,
             "deadline_s": launch.deadline_s,
-            "lease_s": launch.lease_s,
             "grace_s": launch.grace_s,
-            "stop": launch.stop,
-            "after": launch.after,
-            "warm": launch.warm,
-            "user": launch.user,
-            "memory_mib": launch.memory_mib,
         }
+        # Of all the rest a plain task has nothing.
+        for what in _SELDOM:
+            if value := getattr(launch, what):
+                order[what] = value
         grace_s = 2 * launch.grace_s if launch.stop else launch.grace_s
         self._live[name] = _Live(launch.task_id, grace_s, order)
         self._send_launch(order)
@@ -133,6 +139,21 @@ class ProcessRuntime:
         if live is not None and live.stop is None:
             live.stop = {"do": "call_back", "attempt": attempt, "reason": reason}
             self._send(live.stop)
+
+    async def beside(self, attempt: str, argv: list[str], env: dict[str, str]) -> str:
+        """Start one more process of an attempt that runs: in its folder and its group, with its environment and this,
+        as its user. It ends with the attempt. What kept it from starting, or nothing."""
+        if attempt not in self._live or self._link is None:
+            return "the task does not run here" if attempt not in self._live else "the worker has lost its supervisor"
+        key = secrets.token_hex(8)
+        told = self._besides[key] = asyncio.get_running_loop().create_future()
+        self._send({"do": "beside", "of": attempt, "argv": argv, "env": env, "key": key})
+        try:
+            return await asyncio.wait_for(told, ANSWER_S)
+        except TimeoutError:
+            return "the worker's supervisor does not answer"
+        finally:
+            del self._besides[key]
 
     async def renew(self, age_s: float) -> None:
         self._contact_at = max(self._contact_at or 0.0, also_asleep() - age_s)
@@ -155,6 +176,9 @@ class ProcessRuntime:
 
     def peaks(self) -> dict[str, int]:
         return self._peaks
+
+    def samples(self) -> dict[str, tuple[int, int]]:
+        return self._samples
 
     async def ends(self) -> AsyncIterator[Ended]:
         while (end := await self._ends.get()) is not None:
@@ -207,8 +231,10 @@ class ProcessRuntime:
         if 2 * len(own) > len(env):
             self._base, own = env, {}
             self._send({"do": "base", "env": env})
-        without = [name for name in self._base if name not in env] if len(env) - len(own) < len(self._base) else []
-        self._send({**order, "env": own, "without": without})
+        told = {**order, "env": own}
+        if not env.keys() >= self._base.keys():
+            told["without"] = [name for name in self._base if name not in env]
+        self._send(told)
 
     async def _connect(self) -> list[Held]:
         link = await reach(self._folder, self._attempts, self._idle_exit_s, lambda: Link(self._heard, self._lost))
@@ -255,14 +281,22 @@ class ProcessRuntime:
                 answer.set_result(said.held)
         elif said.kind == "peaks":
             self._peaks |= {attempt: mib for attempt, mib in said.peaks.items() if attempt in self._live}
+        elif said.kind == "samples":
+            self._samples |= {attempt: one for attempt, one in said.samples.items() if attempt in self._live}
         elif said.kind == "replaced":
             self._closed = True
             replaced = Replaced(f"another worker process uses the supervisor of {self._folder}")
             self._ends.put_nowait(replaced)
             if self._greeting is not None and not self._greeting[1].done():
                 self._greeting[1].set_exception(replaced)
+        elif said.kind == "beside":
+            self._tell_beside(said.key, said.error)
         elif said.kind == "refused":
             _log.error("the supervisor refused an order: %s", said.error)
+            if not said.attempt:
+                older = "the supervisor that keeps this task is older than its worker, and stays until its tasks end"
+                for key in self._besides:
+                    self._tell_beside(key, older)
             self._tell(Ended(attempt=said.attempt, task_id="", exit_code=NOT_EXECUTABLE, error=said.error))
 
     def _take_back(self, held: list[Held]) -> None:
@@ -298,11 +332,17 @@ class ProcessRuntime:
     def _tell(self, end: Ended) -> None:
         live = self._live.pop(end.attempt, None)
         self._peaks.pop(end.attempt, None)
+        self._samples.pop(end.attempt, None)
         if live is not None:
             end.task_id = live.task_id
             end.finished_at = end.finished_at or time.time()
             self._unforgotten.add(end.attempt)
             self._ends.put_nowait(end)
+
+    def _tell_beside(self, key: str, error: str) -> None:
+        told = self._besides.get(key)
+        if told is not None and not told.done():
+            told.set_result(error)
 
     def _lost(self, link: Link) -> None:
         if self._greeting is not None and self._greeting[0] is link and not self._greeting[1].done():

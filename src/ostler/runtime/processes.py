@@ -63,6 +63,10 @@ class ProcessTable(Protocol):
         """What it holds in memory, in KiB: by itself, and of files and memory that others may hold too."""
         ...
 
+    def cpu_s(self, pid: int) -> float:
+        """How much processor time it has taken, with the children that it has waited for."""
+        ...
+
     def send(self, process: Process, number: int) -> bool:
         """Signal exactly this process, never a later one that got its pid. False if it is gone or not ours."""
         ...
@@ -147,6 +151,12 @@ class ProcTable:
         resident, shared = int(pages[1]), int(pages[2])
         return (resident - shared) * self._page_kib, shared * self._page_kib
 
+    def cpu_s(self, pid: int) -> float:
+        text = _read(f"/proc/{pid}/stat")
+        if not text:
+            return 0.0
+        return sum(map(int, text[text.rindex(b")") + 2 :].split()[11:15])) / self.second
+
     def send(self, process: Process, number: int) -> bool:
         try:
             # The descriptor holds on to one process; if that one has the right start, it is the right one.
@@ -213,6 +223,9 @@ class PsTable:
 
     def memory(self, pid: int) -> tuple[int, int]:
         return 0, 0
+
+    def cpu_s(self, pid: int) -> float:
+        return 0.0
 
     def send(self, process: Process, number: int) -> bool:
         try:

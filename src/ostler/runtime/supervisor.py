@@ -4,8 +4,9 @@
 
 One per folder, by a lock. It goes to the background once it serves `DIR/supervisor.sock`: exit code 0 then, 3 if
 another one serves the folder, 1 if it cannot. Messages are lines of JSON. The worker says base (an environment from
-which those of its launches differ), launch, stop, call_back (stop what has not been started), renew, forget, list and
-shutdown; it is told what is held, and every end. A newer connection replaces the older one.
+which those of its launches differ), launch, stop, beside (one more process of an attempt), call_back (stop what has not
+been started), renew, forget, list and shutdown; it is told what is held, and every end. A newer connection replaces the
+older one.
 
 One thread, no third-party library: it must start in a moment, stay small, and never be the reason that a task dies.
 """
@@ -39,6 +40,7 @@ CLEANING_S = 5.0
 WRITE_WITHIN_S = 0.05
 BREATH_S = 0.1
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
+_TERMINATE = bytes([signal.SIGTERM])
 _READ_BYTES = 1 << 15  # a larger buffer is mapped and unmapped by the kernel each time, which costs more than reading
 
 
@@ -88,7 +90,7 @@ class Supervisor:
         self._alone_since = also_asleep()
         self._leaving = False
         self._worker: Connection | None = None
-        self._to_forget: list[str] = []
+        self._to_forget: dict[str, None] = {}
         self._base: dict[str, str] = {}
         """What the worker last told of its tasks' environments: its orders say what differs from that."""
         self._poll = select.poll()
@@ -120,27 +122,29 @@ class Supervisor:
             keeper.tick(now)
             if peaks := keeper.take_peaks():
                 self._say(pack({"is": "peaks", "peaks": peaks}))
+            if samples := keeper.take_samples():
+                self._say(pack({"is": "samples", "samples": samples}))
         if not ready:
             keeper.flush()
         # Before the ends are told: whoever is told is not idle meanwhile, and one write has both, end and start.
         keeper.start_ready(now)
-        self._tell()
+        self._tell(now)
         # Last: nobody waits for it, and often a start comes in the same breath.
         self._forget()
 
-    def _tell(self) -> None:
-        for end in self._keeper.take_news():
+    def _tell(self, now: float) -> None:
+        for end in self._keeper.take_news(now):
             self._say(f'{{"is":"ended","end":{end}}}\n'.encode())
         if self._worker is not None and self._worker.unsent:
             self._flush(self._worker)
 
     def _forget(self) -> None:
-        to_forget, self._to_forget = self._to_forget, []
+        to_forget, self._to_forget = self._to_forget, {}
         for attempt in to_forget:
             self._keeper.forget(attempt)
 
     def _patience_ms(self, now: float) -> float | None:
-        wake_at = self._keeper.wake_at
+        wake_at = min(self._keeper.wake_at, self._keeper.tell_at)
         if self._keeper.waits:
             wake_at = min(wake_at, now + WRITE_WITHIN_S)
         if self._worker is None and not self._keeper.busy:
@@ -159,10 +163,12 @@ class Supervisor:
         return self._leaving or now - self._alone_since >= self._idle_s
 
     def _take_signals(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        try:
             numbers = os.read(self._signals, 4096)
-            if signal.SIGTERM in numbers:
-                self._leave("shutdown")
+        except BlockingIOError:
+            numbers = b""
+        if _TERMINATE in numbers:
+            self._leave("shutdown")
         # Any signal may have hidden a SIGCHLD when the buffer was full; asking costs one call.
         self._keeper.reap(also_asleep())
 
@@ -225,12 +231,16 @@ class Supervisor:
                 self._keeper.launch(order, now)
             case "stop":
                 self._keeper.stop(order["attempt"], order["reason"], order["grace_s"], now)
+            case "beside":
+                # Not called `attempt`: whatever is wrong with this order, it is not the attempt that has failed.
+                error = self._keeper.beside(order["of"], order["argv"], order["env"], now)
+                self._say(pack({"is": "beside", "key": order["key"], "error": error}))
             case "call_back":
                 self._keeper.call_back(order["attempt"], order["reason"], now)
             case "renew":
                 self._keeper.renew(order.get("at", now - order["age_s"]), now)
             case "forget":
-                self._to_forget.append(order["attempt"])
+                self._to_forget[order["attempt"]] = None
             case "list":
                 self._forget()
                 self._say(pack({"is": "held", "held": self._keeper.held(), "attempts": self._keeper.folder}))

@@ -33,11 +33,15 @@ class Waiting:
         self._orders[name] = order
         self._wait_for(name, after)
 
-    def ended(self, name: str) -> None:
+    def ended(self, name: str) -> bool:
+        """Whether anybody has waited for it, and for nobody else any more."""
+        any_ready = False
         for other in self._behind.pop(name, ()):
             self._after[other].discard(name)
             if not self._after[other]:
                 self._ready[other] = None
+                any_ready = True
+        return any_ready
 
     def take_ready(self) -> Order | None:
         """The next that waits for nobody; it is not here any more."""

@@ -23,7 +23,7 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from ostler.runtime.frames import pack
+from ostler.runtime.frames import pack, unpack
 from ostler.runtime.identity import wanted_by
 from ostler.runtime.processes import ProcessTable
 from ostler.runtime.spawn import spawn
@@ -46,6 +46,8 @@ PER_ATTEMPT = frozenset(
         "OSTLER_CHECKPOINT",
         "OSTLER_CALL",
         "OSTLER_RESULT",
+        "TRACEPARENT",
+        "WANDB_RUN_ID",
     }
 )
 """Variables that come with each order. All the others are the interpreter's for life, and part of its key."""
@@ -82,8 +84,6 @@ class Interpreter:
         self.ahead: deque[str] = deque()
         """Whom it is lent to next: their orders are in its channel."""
         self.most_ahead = MOST_AHEAD
-        self.given_back = 0
-        """How many of these were taken back just now, while it is not yet known which."""
         self.is_heard = True
         """Whether its next answer wakes us."""
         self.pace_s: float | None = None
@@ -161,14 +161,15 @@ class Pool:
 
     def send(self, interpreter: Interpreter, order: dict[str, Any], log: str, work: str) -> bool:
         env = order["env"]
-        packet = pack({"env": {key: env[key] for key in PER_ATTEMPT if key in env}, "log": log, "work": work})
+        given = {key: env[key] for key in PER_ATTEMPT if key in env}
+        packet = pack({"attempt": order["attempt"], "env": given, "log": log, "work": work})
         try:
             return interpreter.channel.send(packet) == len(packet)
         except OSError:
             return False
 
-    def take_back(self, interpreter: Interpreter) -> int:
-        """Take out what it has not; how many orders that were."""
+    def take_back(self, interpreter: Interpreter) -> set[str]:
+        """Take out what it has not; whose orders those were. It takes some itself meanwhile, any of them."""
         packets: list[bytes] = []
         with contextlib.suppress(OSError):
             while packet := interpreter.its_end.recv(_MAX_PACKET_BYTES, socket.MSG_DONTWAIT):
@@ -176,7 +177,7 @@ class Pool:
         if _GO_ON in packets:
             packets.remove(_GO_ON)
             self.let_go_on(interpreter)
-        return len(packets)
+        return {unpack(packet)["attempt"] for packet in packets}
 
     def let_go_on(self, interpreter: Interpreter) -> None:
         with contextlib.suppress(OSError):

@@ -1,6 +1,7 @@
 """A machine whose side of the protocol is the worker's own core: only its processes, and the time they take, are a
 model. Its supervisor outlives its worker: what runs, and every end that the hub has not acknowledged, is with it."""
 
+import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from ostler.worker.events import (
     Acknowledged,
     Assigned,
     BeatDue,
+    Begun,
     CallBack,
     CancelAsked,
     CollectOutcome,
@@ -47,17 +49,25 @@ COLLECTS_WITHIN_S = (0.5, 25.0)
 SLOW = 0.2
 """So often a task has left much that has to be brought to the hub before its result."""
 TERMINATED = 143
+TURN_COMES_S = (0.1, 0.1, 3.0, 3.0, 45.0)
+"""How long it is until a turn comes in somebody else's queue."""
+HELD_UP_S = (0.1, 1.0, 1.0, 45.0)
+"""How long whoever keeps that queue takes to say that a turn has come, or to end something."""
+LONGEST_TURN_S = max(TURN_COMES_S) + max(HELD_UP_S)
 
 
 class Agent(Machine):
-    def __init__(self, world: "World", name: str, capabilities: Capabilities, slots: int, ahead: int = 0) -> None:
+    def __init__(
+        self, world: "World", name: str, capabilities: Capabilities, slots: int, ahead: int = 0, queue: str = ""
+    ) -> None:
         super().__init__(world, name, capabilities, slots, ahead)
+        self.queue = queue
         self.ends: dict[str, Ended] = {}
         """What the supervisor has seen the end of, and has not been told to forget."""
         self.orders: dict[str, Order] = {}
         """Of all that the supervisor has."""
         self.lined_up: dict[str, Order] = {}
-        """Those of them that wait for the end of others."""
+        """Those of them that wait for the end of others, or for their turn."""
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -70,6 +80,7 @@ class Agent(Machine):
             capabilities=self.capabilities,
             batch_slots=self.slots,
             service_slots=0,
+            queue=self.queue,
             held={},
             behind={},
             instead={},
@@ -253,17 +264,37 @@ class Agent(Machine):
         if order.attempt in self.orders:
             return  # a second launch of the same attempt does nothing
         self.orders[order.attempt] = order
+        self._contact = max(self._contact, self._connected_at)  # whoever orders it was in contact since then
         if any(name in self.processes or name in self.lined_up for name in order.after):
             self.lined_up[order.attempt] = order
+        elif self.queue:
+            self.lined_up[order.attempt] = order
+            self.world.after(self.world.rng.choice(TURN_COMES_S), partial(self._turn_came, order))
         else:
             self._run(order)
+
+    def _turn_came(self, order: Order) -> None:
+        if self.lined_up.get(order.attempt) is order:
+            del self.lined_up[order.attempt]
+            if self.world.now >= self._alone_until(order.task_id):
+                self._gone(order.attempt, TERMINATED, BY_LEASE)
+                return
+            self._run(order)
+            self.world.after(self._held_up_s(), partial(self._feel, Begun(attempt=order.attempt)))
+
+    def _alone_until(self, task_id: str) -> float:
+        """Then it ends by itself, and if it has not begun it never does: without contact it would not be alone."""
+        grace_s = self.world.alone_for(task_id)
+        return self._contact + grace_s - STOPS_EARLIER_S if grace_s else math.inf
+
+    def _held_up_s(self) -> float:
+        return self.world.rng.choice(HELD_UP_S) if self.queue else 0.0
 
     def _run(self, order: Order) -> None:
         now, shares = self.world.now, self.world.shares(order.task_id)
         ends_at = now + self.world.duration(order.task_id)
         process = Process(order.task_id, order.attempt, order.facts.devices, not shares, ends_at, began_at=now)
         self.processes[order.attempt] = process
-        self._contact = max(self._contact, self._connected_at)  # whoever ordered it was in contact since then
         self.world.started(self, process)
         self.world.at(ends_at, partial(self._exit, process))
         if order.remaining_s:
@@ -276,10 +307,9 @@ class Agent(Machine):
             self._gone(process.attempt, 1 if fails else 0, "")
 
     def _watch(self, process: Process) -> None:
-        grace_s = self.world.alone_for(process.task_id)
-        if not grace_s or self.processes.get(process.attempt) is not process or process.stopping:
+        over_at = self._alone_until(process.task_id)
+        if math.isinf(over_at) or self.processes.get(process.attempt) is not process or process.stopping:
             return
-        over_at = self._contact + grace_s - STOPS_EARLIER_S
         if over_at > self.world.now:
             self.world.at(over_at, partial(self._watch, process))
         else:
@@ -295,7 +325,9 @@ class Agent(Machine):
             self._gone(attempt, TERMINATED, reason)
         elif process is not None and not process.stopping:
             process.stopping = True
-            self.world.after(self.world.rng.uniform(0, grace_s), partial(self._stopped, process, reason))
+            held_up_s = 0.0 if reason == BY_LEASE else self._held_up_s()  # that, whoever runs it sees to by itself
+            delay_s = held_up_s + self.world.rng.uniform(0, grace_s)
+            self.world.after(delay_s, partial(self._stopped, process, reason))
 
     def _stopped(self, process: Process, reason: str) -> None:
         if self.processes.get(process.attempt) is process:

@@ -5,12 +5,14 @@ import msgspec
 from ostler.core.match import never_offered
 from ostler.domain.states import TERMINAL
 from ostler.sim.account import Violation, left_over
+from ostler.sim.agent import LONGEST_TURN_S
 from ostler.sim.drawing import Size, drawn
 from ostler.sim.plan import Plan
 from ostler.sim.world import CHECK_EVERY, World
 
 PATIENCE_S = 1800.0
-"""Of calm, beside the time that all jobs take one after another: then all must have ended."""
+"""Of calm, beside the time that all jobs take one after another, turns in other queues included: then all must have
+ended."""
 ASK_EVERY_S = 30.0
 
 
@@ -37,7 +39,8 @@ def live(world: World) -> World:
     """From its first event to its last."""
     world.run(world.plan.horizon_s)
     world.calm()
-    patience_s = PATIENCE_S + sum(job.duration_s * max(1, job.spec.size()) for job in world.plan.jobs)
+    turn_s = LONGEST_TURN_S if any(machine.queue for machine in world.plan.machines) else 0.0
+    patience_s = PATIENCE_S + sum((job.duration_s + turn_s) * max(1, job.spec.size()) for job in world.plan.jobs)
     over_at = max(world.now, world.settled_at) + patience_s
     while True:
         world.run(world.now + ASK_EVERY_S)

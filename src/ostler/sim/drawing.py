@@ -20,6 +20,8 @@ TIERS = (
     ("evaluation",),
     ("data_processing", "evaluation", "training"),
 )
+QUEUES_EVERY, QUEUE = 3, "its turn elsewhere"
+"""In so many worlds one has machines whose tasks wait in somebody else's queue."""
 LATEST = 1.5
 """Times the longest grace: how late a message may be, and how long somebody is away."""
 
@@ -67,6 +69,8 @@ def drawn(seed: int, size: Size | None = None) -> Plan:
     longest = traits.longest_grace_s()
     horizon_s = size.horizon_s or 120.0 + rng.uniform(1.5, 2.5) * longest
     machines = list(_machines(rng, traits, size))
+    for machine in machines if seed % QUEUES_EVERY == 1 else ():
+        machine.queue = QUEUE if machine.real else ""
     jobs = list(_jobs(rng, traits, size, horizon_s, longest))
     weather, deeds = _trouble(rng, machines, horizon_s, longest)
     deeds += _by_users(rng, machines, jobs, horizon_s)

@@ -3,6 +3,7 @@
 import csv
 import math
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -91,6 +92,12 @@ def _must_make_sense(job: TracedJob) -> None:
 
 
 def drawn(seed: int, count: int, gpus: int, *, users: int = 8, load: float = 1.0, largest: int = 8) -> list[TracedJob]:
+    return list(stream(seed, count, gpus, users=users, load=load, largest=largest))
+
+
+def stream(
+    seed: int, count: int, gpus: int, *, users: int = 8, load: float = 1.0, largest: int = 8
+) -> Iterator[TracedJob]:
     """Jobs as a fleet of so many GPUs sees them in about: most are small and short, some are neither; some users submit
     far more than others. With a load of 1 they ask for just what the fleet can do."""
     rng = random.Random(f"jobs {seed}")
@@ -99,20 +106,18 @@ def drawn(seed: int, count: int, gpus: int, *, users: int = 8, load: float = 1.0
     mean_work = _mean_s() * sum(size * share for size, share in zip(sizes, shares, strict=True)) / sum(shares)
     between_s = mean_work / (load * gpus)
     names, eagerness = [f"user{number:02d}" for number in range(users)], [2.0**-number for number in range(users)]
-    now, jobs = 0.0, []
+    now = 0.0
     for _ in range(count):
         now += rng.expovariate(1 / between_s)
         duration = min(86_400.0, max(1.0, rng.lognormvariate(math.log(MEDIAN_S), SPREAD)))
         limit = 600.0 * math.ceil(duration * rng.uniform(1.0, 4.0) / 600.0)
-        job = TracedJob(
+        yield TracedJob(
             submit=round(now, 3),
             duration=round(duration, 3),
             gpus=rng.choices(sizes, shares)[0],
             user=rng.choices(names, eagerness)[0],
             limit=min(limit, 7 * 86_400.0),
         )
-        jobs.append(job)
-    return jobs
 
 
 def _mean_s() -> float:

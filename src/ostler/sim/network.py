@@ -19,6 +19,8 @@ ANSWERED_WITHIN_S = 30.0
 """Whoever asks over HTTP gives up waiting then, whatever became of the question."""
 NOTICED_WITHIN_S = 60.0
 """A cut that one side does not see at once is seen by then."""
+ON_ITS_WAY_S = 0.02
+"""Nothing takes longer in fair weather."""
 FAIR = Weather()
 
 
@@ -128,6 +130,11 @@ class Network:
         for session in list(self.links):
             self.drop(session)
 
+    def lags(self, session: int) -> bool:
+        """Something is still on its way there, in either direction, for longer than anything takes today."""
+        arrivals = (self._last_arrival.get((direction, session), 0.0) for direction in ("up", "down"))
+        return max(arrivals) > self.world.now + ON_ITS_WAY_S
+
     # Requests
 
     def request(self, puller: "Puller", make: Callable[[int], Event], answered: Callable[[Reply | None], None]) -> None:
@@ -174,7 +181,7 @@ class Network:
             if weather.lose and not is_stream and draw() < weather.lose:
                 self.lost += 1
                 continue
-            delay = 0.0005 + 0.0195 * draw()
+            delay = 0.0005 + (ON_ITS_WAY_S - 0.0005) * draw()
             if weather.slow and draw() < weather.slow:
                 delay += weather.slow_s * draw()
                 self.late += 1

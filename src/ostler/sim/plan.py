@@ -68,6 +68,8 @@ class PlannedMachine(msgspec.Struct, omit_defaults=True):
     """How many tasks it takes beyond its room."""
     real: bool = False
     """Its side of the protocol is the worker's own core."""
+    queue: str = ""
+    """Of a real one: somebody else's queue, in words, through which its tasks go before they begin."""
     claims: bool = False
     """It holds no connection."""
     beat_s: float = 30.0

@@ -58,14 +58,15 @@ class Promises:
             raise Violation(f"{process.task_id} ran for {world.now - begun:.0f} s; its budget is {budget_s:.0f} s")
 
     def look(self, world: "World") -> None:
-        """What is nobody's is told to end with every heartbeat, as long as there is a link that carries that."""
+        """What is nobody's is told to end with every heartbeat, as long as there is a link that carries that: also one
+        that was slow, once what was sent in those days has arrived, for nothing overtakes it there."""
         weather, before, self._nobodys = world.network.weather, self._nobodys, {}
         if weather.lose or weather.slow or not world.hub_up:
             return
         patience_s = OBEYED_WITHIN_S + max(
             (NOTICED_WITHIN_S.get(kind, 0.0) for kind in world.plan.kinds()), default=0.0
         )
-        for machine in [one for one in world.machines if one.session]:
+        for machine in [one for one in world.machines if one.session and not world.network.lags(one.session)]:
             link = (machine.session, id(world.fleet))
             for process in machine.processes.values():
                 attempt = world.fleet.held.get(process.attempt)

@@ -110,8 +110,9 @@ class World:
         self.after(LOOK_EVERY_S, self._look)
 
     def _machine(self, one: PlannedMachine) -> Machine:
-        kind = Agent if one.real else Machine
-        return kind(self, one.name, one.offer, one.slots, one.ahead)
+        if one.real:
+            return Agent(self, one.name, one.offer, one.slots, one.ahead, one.queue)
+        return Machine(self, one.name, one.offer, one.slots, one.ahead)
 
     # Time
 

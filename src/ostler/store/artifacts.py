@@ -1,8 +1,8 @@
 """Artifacts: what tasks leave behind, by the sha256 of the bytes as they were sent.
 
-objects/<ab>/<sha256>                       the bytes, once
+objects/<ab>/<sha256>                       the bytes, once; or, where those are in a bucket, what is known of them
 .arriving/<sha256>                          what is on its way
-<model>_<mode>/<sha256>/bundle.tar[.zst]    the same file under a name that says whose it is
+<model>_<mode>/<sha256>/bundle.tar[.zst]    the same file under a name that says whose it is; a bucket has none of these
 jobs/<sha256>/bundle.tar[.zst]              that of a job without a model
 index.jsonl                                 a line for each task's artifact
 """
@@ -10,25 +10,24 @@ index.jsonl                                 a line for each task's artifact
 import asyncio
 import contextlib
 import logging
-import os
 import re
-import shutil
 import threading
-import time
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
+from ostler.domain.errors import NotFound, StoreAway
 from ostler.domain.records import ArtifactRecord
-from ostler.store.blobs import Objects
+from ostler.store.base import Asked, Shelf, Stored, is_sha256, missing, must_be_sha256
+from ostler.store.files import touch
+from ostler.store.folder import Folder
 from ostler.store.index import Index, line_of
-from ostler.store.streaming import in_thread
-from ostler.store.uploads import Span, Taken, Uploads, sync
+from ostler.store.streaming import STORE, in_thread
+from ostler.store.uploads import Span, Taken, Uploads
 
-ZSTD = b"\x28\xb5\x2f\xfd"
 WITHOUT_MODEL = "jobs"
 OBJECTS = "objects"
 MOST_OF_A_NAME = 64
@@ -39,18 +38,11 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _log = logging.getLogger("ostler.hub")
 
 
-class Stored(msgspec.Struct, frozen=True):
-    size: int
-    compressed: bool
-    touched_at: float
-    """When it came, or was last brought or asked for by somebody who would have brought it."""
-
-
-class ArtifactStore(Objects):
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder / OBJECTS, "artifact")
-        self._root = folder
-        self._uploads = Uploads(folder / ".arriving", self.place)
+class ArtifactStore:
+    def __init__(self, folder: Path, shelf: Shelf | None = None) -> None:
+        """In this folder, or on this shelf; then the folder has what is on its way there, and the index."""
+        self.shelf = shelf or Folder(folder / OBJECTS, "artifact", names=folder)
+        self._uploads = Uploads(folder / ".arriving", self.shelf)
         # One thread for all names and lines: no two of them ever meet.
         self._linking = ThreadPoolExecutor(1, thread_name_prefix="artifacts")
         self._index = Index(folder / "index.jsonl")
@@ -72,6 +64,17 @@ class ArtifactStore(Objects):
                 await in_thread(self._linking, self._renew_names, sha256)
             self.touch(sha256)
             return taken
+
+    async def ask(self, sha256: str, size: int) -> Asked | None:
+        """For whoever would bring it past the hub: what is missing yet. None: that cannot be had."""
+        must_be_sha256(sha256, self.shelf.called)
+        async with self.in_use(sha256):
+            if self.touch(sha256):
+                return Asked(self.size(sha256), whole=True)
+            asked = await in_thread(STORE, self.shelf.ask, sha256, size)
+            if asked is not None and asked.whole:
+                self.touch(sha256)
+            return asked
 
     @contextlib.asynccontextmanager
     async def in_use(self, sha256: str) -> AsyncIterator[None]:
@@ -98,46 +101,48 @@ class ArtifactStore(Objects):
 
     def touch(self, sha256: str) -> bool:
         """It is here, and because somebody counts on that, it will be for a while."""
-        path = self.place(sha256)
+        path = self.shelf.place(sha256)
         with self._lock, contextlib.suppress(FileNotFoundError):
             if sha256 not in self._going:
-                # By the exact clock: the file system's own runs behind it.
-                os.utime(path, ns=(time.time_ns(),) * 2)
+                touch(path)
                 return True
         return False
 
+    def has(self, sha256: str) -> bool:
+        """Also of what is no name of one at all."""
+        return self.shelf.has(sha256)
+
     def look(self, sha256: str) -> Stored | None:
         """None: it is not here."""
-        try:
-            with self.place(sha256).open("rb") as file:
-                status = os.fstat(file.fileno())
-                return Stored(status.st_size, file.read(len(ZSTD)) == ZSTD, status.st_mtime)
-        except FileNotFoundError:
-            return None
+        return self.shelf.look(sha256)
 
     def size(self, sha256: str) -> int:
         """NotFound where it is not."""
-        return self.path(sha256).stat().st_size
+        stored = self.look(sha256)
+        if stored is None:
+            raise missing(self.shelf.called, sha256)
+        return stored.size
 
     def matching(self, prefix: str) -> list[str]:
         """Those whose sha256 begins so."""
-        found = []
-        for folder in self._folder.glob(f"{prefix[:2]}*") if re.fullmatch("[0-9a-f]+", prefix) else ():
-            found += [path.name for path in folder.iterdir() if path.name.startswith(prefix)]
-        return sorted(found)
+        return sorted(path.name for path in self.shelf.places(prefix)) if prefix else []
 
     async def verify(self, sha256: str) -> bool:
         """Whether the bytes are here and still what their name says."""
         try:
-            return await self._uploads.sha256_of(self.place(sha256)) == sha256
-        except OSError:
+            return await self._uploads.sha256_of(sha256) == sha256
+        except (NotFound, OSError):
             return False
 
     # Names
 
     def bundle(self, record: ArtifactRecord, compressed: bool) -> str:
-        """Where it is found in the folder."""
+        """Under which name it is found, where it can have one."""
         return f"{_folder_of(record)}/{record.id}/bundle.tar{'.zst' if compressed else ''}"
+
+    def found_at(self, record: ArtifactRecord, stored: Stored | None) -> str | None:
+        """None: it is not here."""
+        return self.shelf.found_at(record.id, self.bundle(record, stored.compressed)) if stored is not None else None
 
     def link(self, record: ArtifactRecord) -> None:
         """Soon, in a thread. What a crash leaves out, `repair` makes up for."""
@@ -153,48 +158,46 @@ class ArtifactStore(Objects):
 
     def _repair(self, records: list[ArtifactRecord]) -> None:
         for record in records:
-            self._try_to_link(record)
+            if not self._try_to_link(record):
+                return  # nobody waits again for each of the others: they are looked for when somebody asks for them
 
-    def _try_to_link(self, record: ArtifactRecord) -> None:
+    def _try_to_link(self, record: ArtifactRecord) -> bool:
+        """False: the store is away."""
         try:
-            if not self._index.has(record):
+            if self._index.has(record):
+                self.shelf.recall(record.id)
+            else:
                 self._link(record)
-        except OSError as error:
+        except (OSError, StoreAway) as error:
             _log.error("the artifact %s of %s could not be put under its name: %s", record.id, record.task_id, error)
+            return not isinstance(error, StoreAway)
+        return True
 
     def _link(self, record: ArtifactRecord) -> None:
-        stored = self.look(record.id) if self.has(record.id) else None
+        stored = self.look(record.id) if is_sha256(record.id) and self.shelf.find(record.id) else None
         if stored is None:
             _log.warning("the artifact %s of %s is not here", record.id, record.task_id)
             return
         name = self.bundle(record, stored.compressed)
-        target = self._root / name
-        if not target.exists():
-            _make_folder(target.parent.parent)
-            _make_folder(target.parent)
-            _link_or_copy(self.place(record.id), target)
-            sync(target.parent)
+        self.shelf.name(record.id, name)
+        name = self.shelf.found_at(record.id, name)
         self._index.add(line_of(msgspec.structs.replace(record, size=stored.size), name))
 
     def _renew_names(self, sha256: str) -> None:
-        """Names that it had before: its bytes were damaged and were removed by hand, and have been brought again."""
-        names = [name for folder in self._named_folders() for name in (folder / sha256).glob("bundle.tar*")]
-        for name in names:
-            try:
-                _link_or_copy(self.place(sha256), name)
-            except OSError as error:
-                _log.error("%s could not be renewed: %s", name, error)
+        try:
+            self.shelf.renew(sha256)
+        except OSError as error:
+            _log.error("the names of %s could not be renewed: %s", sha256, error)
 
     # What nobody needs
 
     def orphans(self, wanted: Collection[str], untouched_since: float) -> dict[str, int]:
         """The sizes of those that are not wanted, and that nobody has brought or asked for since. Blocks."""
         found = {}
-        for path in self._objects():
-            with contextlib.suppress(FileNotFoundError):
-                status = path.stat()
-                if path.name not in wanted and status.st_mtime < untouched_since:
-                    found[path.name] = status.st_size
+        for path in self.shelf.places():
+            with contextlib.suppress(FileNotFoundError, NotFound):
+                if path.name not in wanted and path.stat().st_mtime < untouched_since:
+                    found[path.name] = self.size(path.name)
         return dict(sorted(found.items()))
 
     @contextlib.asynccontextmanager
@@ -226,20 +229,13 @@ class ArtifactStore(Objects):
     def _remove(self, ids: Collection[str]) -> None:
         # The bytes last: as long as they are there, another call finds what a crash has left of this one.
         self._index.drop(ids)
-        for folder in self._named_folders() if ids else ():
-            for sha256 in ids:
-                shutil.rmtree(folder / sha256, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+        self.shelf.unname(ids)
         for sha256 in ids:
-            self.place(sha256).unlink(missing_ok=True)
-
-    def _objects(self) -> Iterator[Path]:
-        for folder in self._folder.iterdir():
-            yield from folder.iterdir()
-
-    def _named_folders(self) -> list[Path]:
-        return [path for path in self._root.iterdir() if path.is_dir() and path.name[0] != "." and path.name != OBJECTS]
+            self.shelf.bury(sha256)
+        try:
+            self.shelf.clear()
+        except StoreAway as error:
+            _log.warning("the bytes of what was removed are still in the store, until it can be reached: %s", error)
 
 
 def _folder_of(record: ArtifactRecord) -> str:
@@ -248,20 +244,3 @@ def _folder_of(record: ArtifactRecord) -> str:
 
 def _safe(name: str) -> str:
     return re.sub(r"^\.", "-", _UNSAFE.sub("-", name[:MOST_OF_A_NAME]))
-
-
-def _make_folder(folder: Path) -> None:
-    folder.mkdir(exist_ok=True, mode=0o700)
-    sync(folder.parent)
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    """In place of whatever is there, and never half of it."""
-    part = target.with_name(f".{target.name}")
-    part.unlink(missing_ok=True)
-    try:
-        os.link(source, part)
-    except OSError:  # a file system without hard links has the same bytes twice
-        shutil.copyfile(source, part)
-        sync(part)
-    os.replace(part, target)

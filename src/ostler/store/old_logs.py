@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from ostler.store.logs import GAPS
+from ostler.store.logs import MOVED
 
 MINUTE_S = 60.0
 """Of the logs that are too many, more go than have to by as much as was written in so long a time."""
@@ -17,6 +17,7 @@ class LogFile(msgspec.Struct, frozen=True):
     path: Path
     size: int
     changed_at: float
+    moved: bool = False
 
 
 def folders(root: Path) -> list[Path]:
@@ -25,23 +26,17 @@ def folders(root: Path) -> list[Path]:
 
 def files(folder: Path) -> list[LogFile]:
     found = []
-    for path in folder.glob("*.log"):
+    for path in folder.iterdir():
+        if path.suffix not in (".log", MOVED):
+            continue
+        moved = path.suffix == MOVED
         try:
             status = path.stat()
+            size = int(path.read_text() or 0) if moved else status.st_size
         except FileNotFoundError:
             continue
-        found.append(LogFile(path.stem, path, status.st_size, status.st_mtime))
+        found.append(LogFile(path.stem, path, size, status.st_mtime, moved))
     return found
-
-
-def remove(old: Iterable[LogFile]) -> int:
-    """How many bytes that were."""
-    freed = 0
-    for file in old:
-        file.path.unlink(missing_ok=True)
-        file.path.with_suffix(GAPS).unlink(missing_ok=True)
-        freed += file.size
-    return freed
 
 
 class Amounts:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +18,8 @@ PIECE = 1024 * 1024
 KEEP_FREE_BYTES = 512 * 1024 * 1024
 KEEP_FREE_PART = 0.025
 """Of a small disk. Less than the hub's reserve: what runs already may bring its outputs when no more jobs are taken."""
+STORE = ThreadPoolExecutor(16, thread_name_prefix="store")
+"""For what waits for a store: one that does not answer holds up nobody who waits for a disk."""
 T = TypeVar("T")
 Write = Callable[[list[bytes]], Awaitable[None]]
 

@@ -18,11 +18,12 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 import msgspec
 
 from ostler.domain.errors import BadInput, Conflict, NoSpace, NotRunning
+from ostler.store.base import Shelf, differs
 from ostler.store.streaming import drained, in_thread, keep_free, pump
 
 THREADS = 8
@@ -107,29 +108,23 @@ class Part:
         finally:
             os.close(descriptor)
 
-    def settle(self, place: Path) -> None:
-        """Whole: seen by all under its name. Not what its name says: gone."""
+    def verify(self) -> None:
+        """Whole, and safe on the disk. Not what its name says: gone."""
         assert self.digest is not None
         found = self.digest.hexdigest()
         if found != self.sha256:
             self.path.unlink(missing_ok=True)
             self.size, self.digest = 0, None
-            what = f"the bytes hash to {found}, not to {self.sha256}; nothing was kept"
-            raise BadInput(what, [("body", "hash differs")])
+            raise differs(found, self.sha256)
         sync(self.path)
-        place.parent.mkdir(exist_ok=True, mode=0o700)
-        sync(place.parent.parent)
-        os.replace(self.path, place)
-        place.chmod(0o400)  # its other names are the same file: a stray write there would be one to all of them
-        sync(place.parent)
 
 
 class Uploads:
-    """`place` says where a whole one belongs."""
+    """A whole one goes to the shelf, and only then it is seen under its name."""
 
-    def __init__(self, folder: Path, place: Callable[[str], Path]) -> None:
+    def __init__(self, folder: Path, shelf: Shelf) -> None:
         self._folder = folder
-        self._place = place
+        self._shelf = shelf
         self._parts: dict[str, Part] = {}
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="uploads")
         self._hashing = asyncio.Semaphore(HASHED_AT_ONCE)
@@ -174,8 +169,7 @@ class Uploads:
                 task.cancel()
 
     async def _put(self, sha256: str, chunks: AsyncIterator[bytes], span: Span | None, size: int | None) -> Taken:
-        place = self._place(sha256)
-        if place.exists():
+        if self._shelf.place(sha256).exists():
             await drained(chunks)
             return Taken.THERE
         path = self._folder / sha256
@@ -188,17 +182,17 @@ class Uploads:
             await self._receive(part, holder, chunks, span)
             return await self._end(part, holder, span)
         except WrongUploadOffset:
-            if not place.exists():
+            if not self._shelf.has(sha256):
                 raise
             await drained(chunks)
             return Taken.THERE
         finally:
             self._release(part, holder)
 
-    async def sha256_of(self, path: Path) -> str:
+    async def sha256_of(self, sha256: str) -> str:
+        """What the bytes hash to that stand under this name."""
         async with self._hashing:
-            digest, _ = await self._in_thread(hash_file, path)
-            return digest.hexdigest()
+            return await self._in_thread(_read_again, self._shelf, sha256)
 
     async def _take_over(self, part: Part, holder: object, span: Span | None) -> None:
         """As soon as nobody is at work. Whoever could not go on from there anyway does not wait for that."""
@@ -206,7 +200,7 @@ class Uploads:
             async with part.lock:
                 if part.holder is None and part.size != _size(part.path):
                     part.size, part.digest = _size(part.path), None
-                if self._place(part.sha256).exists() or (span is not None and span.first != part.size):
+                if self._shelf.has(part.sha256) or (span is not None and span.first != part.size):
                     raise WrongUploadOffset(part.sha256, part.size)
                 quiet_s = time.monotonic() - part.heard_at
                 if part.holder is None or quiet_s >= QUIET_S:
@@ -255,11 +249,12 @@ class Uploads:
             self._must_hold(part, holder)
             if span is not None and part.size < span.total:
                 return Taken.PART
-            await self._in_thread(part.settle, self._place(part.sha256))
+            await self._in_thread(part.verify)
+            await self._in_thread(self._shelf.shelve, part.sha256, part.path)
             return Taken.NEW
 
     def _must_hold(self, part: Part, holder: object) -> None:
-        if part.holder is not holder or self._place(part.sha256).exists():
+        if part.holder is not holder or self._shelf.has(part.sha256):
             raise WrongUploadOffset(part.sha256, part.size)
 
     def _release(self, part: Part, holder: object) -> None:
@@ -267,7 +262,7 @@ class Uploads:
         if part.holder is holder:
             part.holder, part.awaited = None, 0
             part.free.set()
-        if not part.uploads and (not part.size or self._place(part.sha256).exists()):
+        if not part.uploads and (not part.size or self._shelf.has(part.sha256)):
             part.path.unlink(missing_ok=True)
             self._parts.pop(part.sha256, None)
 
@@ -281,12 +276,21 @@ class Uploads:
 
 
 def hash_file(path: Path) -> tuple["hashlib._Hash", int]:
-    digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while piece := file.read(READ_BYTES):
-            digest.update(piece)
-            size += len(piece)
+        return hash_of(file)
+
+
+def hash_of(file: IO[bytes]) -> tuple["hashlib._Hash", int]:
+    digest, size = hashlib.sha256(), 0
+    while piece := file.read(READ_BYTES):
+        digest.update(piece)
+        size += len(piece)
     return digest, size
+
+
+def _read_again(shelf: Shelf, sha256: str) -> str:
+    with shelf.open(sha256) as file:
+        return hash_of(file)[0].hexdigest()
 
 
 def sync(path: Path) -> None:

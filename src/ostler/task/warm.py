@@ -53,6 +53,8 @@ _SIGNALS = (
     signal.SIGUSR2,
 )
 """Those for which programs set handlers. To look at all of them would cost as much as the rest of a short call."""
+_handler = getattr(signal, "_signal", signal).getsignal
+"""Without the names that Python gives to what is no function: to look these up costs as much as a short call."""
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 
 
@@ -168,7 +170,7 @@ class Interpreter:
             packet = self._next_packet()
         if not packet or os.getppid() != self._parent:
             return None
-        order: dict[str, Any] = json.loads(packet)
+        order: dict[str, Any] = json.loads(packet.decode())
         return order
 
     def _next_packet(self) -> bytes:
@@ -212,7 +214,7 @@ class Interpreter:
 
     def _look(self) -> tuple[Any, ...]:
         os.umask(umask := os.umask(0o077))
-        handlers = [signal.getsignal(number) for number in _SIGNALS]
+        handlers = [_handler(number) for number in _SIGNALS]
         return (umask, os.fstat(self._channel).st_ino, os.geteuid(), handlers)
 
 

@@ -18,7 +18,7 @@ CLOSE_TAKEN_OVER = 4001
 MAX_METRICS = 64
 MAX_METRIC_NAME = 128
 
-Id = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
 ExitCode = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**32)]
 
@@ -30,6 +30,8 @@ class MalformedFrame(Exception):
 class Protocol(msgspec.Struct, kw_only=True, omit_defaults=True):
     batch: bool = False
     ahead: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
+    beside: bool = False
+    """It runs commands beside tasks: a `relay_request` may ask for one."""
 
 
 class Register(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -147,13 +149,14 @@ class PrewarmHint(msgspec.Struct, kw_only=True, omit_defaults=True):
 class RelayRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Somebody calls a service that runs there: open `GET /v1/ws/relay/{relay_id}` and join it to the task's port. With
     `port`, open `GET /tunnel/{relay_id}` there instead: on that port of the hub's machine, or below `url`. Why that
-    cannot be is told by the close of the former."""
+    cannot be is told by the close of the former. With `beside`, join it to a new process beside the task's own."""
 
     relay_id: str
     task_id: str
     attempt: str = ""
     port: int = 0
     url: str = ""
+    beside: bool = False
 
 
 class NoWork(msgspec.Struct, kw_only=True, omit_defaults=True):

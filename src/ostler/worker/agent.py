@@ -73,8 +73,8 @@ from ostler.worker.verdict import BY_RECALL
 BLOBS, CHECKPOINTS, SNAPSHOTS, SECRETS = "blobs", "checkpoints", "snapshots", "secrets"
 ACCEPT_WITHIN_S = 0.025
 """An acceptance may wait this long for the end of a short task: together they cost the hub one commit, not two."""
-GATHER_S = 0.02
-"""So may a result, while there are tasks here that were sent ahead: nobody is idle for it."""
+GATHER_S = 0.04
+"""So may a result, while more tasks wait here that were sent ahead than results for the hub: nobody is idle for it."""
 LAST_WORDS_S = 10.0
 """How long a drained worker waits for its last acknowledgements; its results are on the disk for the next start."""
 IMPATIENT = 3
@@ -98,7 +98,7 @@ class Agent:
         self._credentials = credentials
         self._say_token_is_kept = api.say_token_is_kept
         self._place = place
-        self._secrets = Secrets(place.folder, place.reached(SECRETS))
+        self._secrets = Secrets(place.folder, place.reached(SECRETS), place.secrets_in)
         self._logs = Logs(api, runtime.folder, self._runs, self._knows, self._secrets.redactor)
         self._traffic = Traffic()
         apart = place.accounts is not None
@@ -118,7 +118,7 @@ class Agent:
         self._snapshots = Snapshots(api, place.folder / SNAPSHOTS, place.snapshot_bytes, self._tell_snapshots)
         self._services = Services(self._runs, self.post)
         self._gpus = gpus or Gpus(Blind())
-        self._relays = Relays(api, self._port_of)
+        self._relays = Relays(api, self._port_of, start=getattr(runtime, "beside", None))
         self._starts = Starts(
             runtime,
             place,
@@ -296,10 +296,15 @@ class Agent:
     async def _work(self) -> None:
         while self._inbox:
             for effect in step(self._state, self._inbox.popleft(), time.time()):
-                await self._perform(effect)
+                if isinstance(effect, Send):
+                    self._send(effect.message)
+                elif isinstance(effect, CollectOutcome):
+                    self._collect(effect)
+                else:
+                    await self._perform(effect)
 
     def _beat(self) -> None:
-        self.post(BeatDue(dict(self._runtime.peaks())))
+        self.post(BeatDue(dict(self._runtime.peaks()), dict(self._runtime.samples())))
         self._outcomes.look_for_kills()
         self._later(self._place.heartbeat_s, self._beat)
 
@@ -335,22 +340,18 @@ class Agent:
 
     async def _perform(self, effect: Effect) -> None:
         match effect:
-            case Send():
-                self._send(effect.message)
-            case RenewLeases():
-                await self._runtime.renew(effect.age_s)
             case LaunchTask():
                 if effect.order.spec.lease_s():
                     await self._runtime.renew(also_asleep() - self._contact_at)
                 await self._starts.begin(effect.order)
-            case WatchService():
-                self._services.watch(effect.attempt, effect.facts.port, effect.facts.checks)
-            case CollectOutcome():
-                self._collect(effect)
-            case AwaitRelease():
-                self._errand(self._await_release(effect))
             case ForgetTask():
                 await self._forget(effect)
+            case RenewLeases():
+                await self._runtime.renew(effect.age_s)
+            case WatchService():
+                self._services.watch(effect.attempt, effect.facts.port, effect.facts.checks)
+            case AwaitRelease():
+                self._errand(self._await_release(effect))
             case StopTask():
                 await self._stop(effect)
             case CallBack():
@@ -376,7 +377,7 @@ class Agent:
         if not self._gathered and self._state.has_waiting:
             asyncio.get_running_loop().call_later(GATHER_S, self._send_gathered)
         self._gathered.append(result)
-        if not self._state.has_waiting:
+        if not self._state.has_waiting or len(self._gathered) > len(self._state.held) - self._state.batch_slots:
             self._send_gathered()
 
     def _send_gathered(self) -> None:

@@ -15,6 +15,7 @@ from ostler.domain.hubs import Addresses
 from ostler.runtime.attempts import open_plain
 from ostler.runtime.identity import as_owner
 from ostler.tls import Trust
+from ostler.worker import direct
 from ostler.worker.credentials import Credentials
 from ostler.worker.tunnel import Side, beside, open_tunnel
 
@@ -26,6 +27,8 @@ CONNECT_S = 10.0
 STORED_S = 300.0
 """A hub that has been sent a large file may have to wait for its disk before it answers."""
 PIECE = 256 * 1024
+SMALL_BYTES = 1024 * 1024
+"""What is smaller is not worth the question whether the hub has it already, or where else it could go."""
 SNAPSHOT_BLOBS, CHECKPOINT_BLOBS = "/v1/snapshots", "/v1/checkpoints"
 """Where blobs are: those that clients bring and functions leave, and those that tasks go on from."""
 MAX_RELAYED_BYTES = 4 * 1024 * 1024
@@ -86,6 +89,7 @@ class HubApi:
         self._credentials = credentials
         self._room = asyncio.Semaphore(UPLOADS_AT_ONCE)
         self._file_room = asyncio.Semaphore(FILES_AT_ONCE)
+        self._without_store = direct.Without()
 
     @property
     def _hub(self) -> str:
@@ -119,8 +123,40 @@ class HubApi:
 
     async def put_blob(self, sha256: str, path: Path, at: str = SNAPSHOT_BLOBS, moved: Moved = _nobody) -> None:
         """`moved` hears of every piece that has left."""
+        if await self.put_past_hub(f"{at}/{sha256}", path, moved):
+            return
         status, _, body = await self._put_file(f"{at}/{sha256}", path, moved)
         _check(status, body)
+
+    async def put_past_hub(self, path: str, file: Path, moved: Moved = _nobody) -> bool:
+        """Bring a large file to where the hub keeps them. False: the hub is to pass it on."""
+        size, have, failures = os.stat(file).st_size, -1, 0
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=STORED_S)
+        while size > SMALL_BYTES and failures < direct.TRIES and self._hub not in self._without_store:
+            status, _, body = await self._request(
+                "POST", f"{path}/direct", params={"size": str(size)}, data=b"", timeout=timeout
+            )
+            if status in (404, 405):
+                self._without_store.add(self._hub)
+                return False
+            if status == 422:
+                return False  # what others brought under this name was something else; through the hub only this counts
+            _check(status, body)
+            plan = direct.read_plan(body)
+            if not plan.direct:
+                self._without_store.add(self._hub)
+            if plan.whole or not plan.direct:
+                return plan.whole
+            have, failures = plan.size, 0 if plan.size > have else failures + 1
+            try:
+                for piece in plan.pieces:
+                    async with self._file_room:
+                        await direct.put(piece, file, moved)
+            except direct.NotReached as error:
+                _log.info("%s was not brought past the hub: %s", path, error)
+        if failures == direct.TRIES:
+            self._without_store.add(self._hub)
+        return False
 
     async def model_stored(self, sha256: str) -> Stored:
         """How much the hub has of these outputs."""
@@ -141,28 +177,38 @@ class HubApi:
     async def get_blob(self, sha256: str, target: Path, max_bytes: int = 1 << 62, at: str = SNAPSHOT_BLOBS) -> None:
         """Fetch a blob to this file; it is there only once it is whole and its hash is right."""
         part = target.with_name(f".{target.name}.part")
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
-        digest = hashlib.sha256()
         try:
-            async with self._session.get(
-                f"{self._hub}{at}/{sha256}", headers=self._credentials.headers(), timeout=timeout
-            ) as answer:
-                if answer.status != 200:
-                    _check(answer.status, await answer.read())
-                    raise Unreachable(f"the hub answered {answer.status}")
-                with part.open("wb") as file:
-                    async for piece in answer.content.iter_chunked(1 << 18):
-                        digest.update(piece)
-                        if file.tell() + len(piece) > max_bytes:
-                            raise Declined(f"it has more than {max_bytes} bytes")
-                        file.write(piece)
-            if digest.hexdigest() != sha256:
+            try:
+                found = await _write(part, self._pieces_of(f"{at}/{sha256}", past_hub=True), max_bytes)
+            except direct.NotReached as error:
+                _log.info("%s was not fetched past the hub: %s", sha256, error)
+                found = await _write(part, self._pieces_of(f"{at}/{sha256}"), max_bytes)
+            if found != sha256:
                 raise Declined(f"what the hub has as {sha256} is something else")
             part.replace(target)
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
         finally:
             part.unlink(missing_ok=True)
+
+    async def _pieces_of(self, path: str, *, past_hub: bool = False) -> AsyncIterator[bytes]:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
+        async with self._session.get(
+            self._hub + path,
+            params={"direct": "1"} if past_hub else None,
+            headers=self._credentials.headers(),
+            timeout=timeout,
+            allow_redirects=False,
+        ) as answer:
+            if answer.status == 307:
+                async for piece in direct.pieces_at(answer.headers.get("Location", "")):
+                    yield piece
+                return
+            if answer.status != 200:
+                _check(answer.status, await answer.read())
+                raise Unreachable(f"the hub answered {answer.status}")
+            async for piece in answer.content.iter_chunked(PIECE):
+                yield piece
 
     async def open_relay(self, relay_id: str) -> aiohttp.ClientWebSocketResponse:
         """The hub's end of one call of a service."""
@@ -204,7 +250,7 @@ class HubApi:
         size = os.stat(file).st_size
         headers = {"Content-Length": str(size - start)}
         if start:
-            headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}"
+            headers["Content-Range"] = f"bytes {start}-{size - 1}/{size}" if start < size else f"bytes */{size}"
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=STORED_S)
         clock = asyncio.get_running_loop().time
 
@@ -244,6 +290,18 @@ class HubApi:
                 return answer.status, answer.headers, await answer.read()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise Unreachable(str(error) or type(error).__name__) from error
+
+
+async def _write(target: Path, pieces: AsyncIterator[bytes], max_bytes: int) -> str:
+    """The sha256 of what has come."""
+    digest = hashlib.sha256()
+    with target.open("wb") as file:
+        async for piece in pieces:
+            digest.update(piece)
+            if file.tell() + len(piece) > max_bytes:
+                raise Declined(f"it has more than {max_bytes} bytes")
+            file.write(piece)
+    return digest.hexdigest()
 
 
 def _offset(headers: Mapping[str, str]) -> int:

@@ -104,7 +104,13 @@ class Carrier:
                 await asyncio.to_thread(give, str(draft), user)
             before = self._checkpoints.replace(order.task_id, draft)
         except (Declined, BadArchive) as error:
-            _log.warning("%s starts without its checkpoint %s: %s", order.task_id, order.checkpoint, error)
+            _log.warning(
+                "%s starts without its checkpoint %s: %s",
+                order.task_id,
+                order.checkpoint,
+                error,
+                extra={"task": order.task_id},
+            )
             return
         finally:
             archive.unlink(missing_ok=True)
@@ -169,7 +175,7 @@ class Carrier:
         try:
             await self._bring(one, STILL_S)
         except Unreachable as error:
-            _log.info("the checkpoint of %s waits for the hub: %s", one.task_id, error)
+            _log.info("the checkpoint of %s waits for the hub: %s", one.task_id, error, extra={"task": one.task_id})
         finally:
             one.looking = None
         if one.brought != before:
@@ -187,11 +193,15 @@ class Carrier:
             async with self._turn:
                 sha256 = await self._pack_and_put(one, folder, seen)
         except (Declined, Unpackable) as reason:
-            _log.warning("the checkpoint of %s stays on this machine: %s", one.task_id, reason)
+            _log.warning(
+                "the checkpoint of %s stays on this machine: %s", one.task_id, reason, extra={"task": one.task_id}
+            )
             one.mark = seen.mark
             return
         except OSError as error:
-            _log.info("the checkpoint of %s could not be read just now: %s", one.task_id, error)
+            _log.info(
+                "the checkpoint of %s could not be read just now: %s", one.task_id, error, extra={"task": one.task_id}
+            )
             return
         if sha256:
             one.mark = seen.mark

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import stat
+import time
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,8 @@ from ostler.worker.outputs import is_empty
 
 SPARE, DRAFTS = ".spare-", "-drafts"
 MAX_SPARE = 512
+CLOCK_STEP_NS = 100_000_000
+"""A file system's clock may be this much late: of two changes within it, the second may not show."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -69,6 +72,8 @@ class Checkpoints:
         self._spare: list[str] = []
         self._lent: dict[str, str] = {}
         """Those that tasks have under the names of spare ones."""
+        self._untouched: dict[str, int] = {}
+        """Empty spare folders, with when each was last changed: what has not been changed since is empty still."""
         self._made = 0
         self._drafts = f"{self._folder}{DRAFTS}"
         remove(self._drafts)
@@ -139,6 +144,10 @@ class Checkpoints:
         path = self.path(task_id)
         is_lent = self._lent.pop(task_id, None) is not None
         with contextlib.suppress(OSError):
+            if is_lent and len(self._spare) < MAX_SPARE and os.lstat(path).st_ctime_ns == self._untouched.get(path):
+                self._spare.append(path)
+                return ""
+            self._untouched.pop(path, None)
             if os.listdir(path):
                 if is_lent:
                     os.rename(path, self.path(task_id))
@@ -151,6 +160,9 @@ class Checkpoints:
                 os.rename(path, spare)
                 path = spare
             self._spare.append(path)
+            changed_ns = os.lstat(path).st_ctime_ns
+            if time.time_ns() - changed_ns > CLOCK_STEP_NS:
+                self._untouched[path] = changed_ns
         return ""
 
     def draft(self, name: str) -> Path:

@@ -4,7 +4,7 @@ An attempt is in exactly one of three places: `held` (it runs, or is about to), 
 it left is on its way to the hub) or `results` (kept, and sent again, until the hub has acknowledged it).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
@@ -16,6 +16,7 @@ from ostler.worker.events import (
     Acknowledged,
     Assigned,
     BeatDue,
+    Begun,
     CallBack,
     CancelAsked,
     CheckpointBrought,
@@ -29,6 +30,7 @@ from ostler.worker.events import (
     Effect,
     Event,
     HubHeard,
+    InLine,
     Launched,
     LaunchFailed,
     LaunchTask,
@@ -74,8 +76,10 @@ def step(state: State, event: Event, now: float) -> list[Effect]:
             return []
         case Launched() | DevicesReleased() | DevicesSeen():
             return _about_devices(state, event, now)
+        case InLine() | Begun():
+            return _in_another_queue(state, event, now)
         case BeatDue():
-            return _beat(state, event.peaks, now)
+            return _beat(state, event, now)
         case Misassigned():
             return _misassigned(state, event)
         case LaunchFailed():
@@ -105,6 +109,9 @@ def _about_the_worker(
             state.connected = False
         case OfferChanged():
             state.capabilities = event.capabilities
+            if event.batch_slots is not None:
+                state.batch_slots = event.batch_slots
+                return _say_hello(state, now)
         case DiskChanged():
             state.disk_full = event.full
             return _say_hello(state, now)
@@ -128,16 +135,19 @@ def _took_back(state: State, event: TookBack) -> list[Effect]:
     effects: list[Effect] = []
     for held, facts in event.held:
         if held.ended is None:
+            after = set(held.after)
+            _line_up(state, held.attempt, after)
+            if state.queue and not held.started_at:
+                after.add(state.queue)
             state.hold(
                 Hold(
                     task_id=held.task_id,
                     attempt=held.attempt,
                     facts=facts,
                     started_at=held.started_at,
-                    after=set(held.after),
+                    after=after,
                 )
             )
-            _line_up(state, held.attempt, set(held.after))
             if facts.port:
                 effects.append(WatchService(attempt=held.attempt, facts=facts))
         else:
@@ -152,7 +162,7 @@ def _connected(state: State, now: float) -> list[Effect]:
         capabilities=state.offered(),
         active_tasks=state.account(),
         boot_id=state.boot_id,
-        protocol=Protocol(batch=True, ahead=state.ahead),
+        protocol=Protocol(batch=True, ahead=state.ahead, beside=not state.queue),
     )
     effects: list[Effect] = [Send(hello)]
     for kept in state.results.values():
@@ -168,10 +178,13 @@ def _connected(state: State, now: float) -> list[Effect]:
     return effects + [health for hold in state.held.values() for health in _health(state, hold)]
 
 
-def _beat(state: State, peaks: Mapping[str, int], now: float) -> list[Effect]:
-    for attempt, mib in peaks.items():
+def _beat(state: State, event: BeatDue, now: float) -> list[Effect]:
+    for attempt, mib in event.peaks.items():
         if attempt in state.held:
             state.held[attempt].peak_memory_mib = mib
+    for attempt, (mib, cpu_ms) in event.samples.items():
+        if attempt in state.held:
+            state.held[attempt].memory_mib, state.held[attempt].cpu_s = mib, cpu_ms / 1000
     if not state.connected:
         return []
     effects = _say_hello(state, now)
@@ -224,6 +237,8 @@ def _assigned(state: State, order: Order, now: float) -> list[Effect]:
     _line_up(state, hold.attempt, hold.after)
     if hold.after != set(order.after):
         order = msgspec.structs.replace(order, after=tuple(sorted(hold.after)))
+    if state.queue:
+        hold.after = {*hold.after, state.queue}
     return [LaunchTask(order), *_begun(state, hold)]
 
 
@@ -242,6 +257,20 @@ def _line_up(state: State, attempt: str, after: set[str]) -> None:
 
 def _begun(state: State, hold: Hold) -> list[Effect]:
     return [] if hold.after else endings.send(state, JobAccepted(task_id=hold.task_id, attempt=hold.attempt))
+
+
+def _in_another_queue(state: State, event: InLine | Begun, now: float) -> list[Effect]:
+    hold = state.held.get(event.attempt)
+    if hold is None:
+        return []
+    if isinstance(event, InLine):
+        hold.waits_for = event.waits_for
+        return []
+    if state.queue not in hold.after:
+        return []
+    hold.after = hold.after - {state.queue}
+    hold.started_at = now
+    return _begun(state, hold)
 
 
 def _left(state: State, gone: Hold, now: float) -> list[Effect]:
@@ -362,7 +391,7 @@ def _about_devices(state: State, event: Launched | DevicesReleased | DevicesSeen
             state.outside = devices.outside(event.usages, _on_devices(state))
             for hold in state.held.values():
                 seen = devices.held_by(event.usages, hold.attempt, hold.facts.devices, hold.facts.baseline_mib)
-                hold.peak_vram_mib = max(hold.peak_vram_mib, seen)
+                hold.vram_mib, hold.peak_vram_mib = seen, max(hold.peak_vram_mib, seen)
             before = state.quarantine
             state.quarantine = devices.still_quarantined(event.usages, before)
             return _say_hello(state, now) if state.quarantine != before else []

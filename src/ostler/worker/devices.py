@@ -115,7 +115,7 @@ def _told(device: DeviceInfo, outside: Outside, quarantine: Quarantine | None) -
         vram_free_gb=max(0.0, ours_gb - outside_gb) if device.vram_gb else None,
         outside_gb=outside_gb,
         outside=outside.text,
-        quarantine=quarantine.text if quarantine else "",
+        quarantine=quarantine.text if quarantine else device.quarantine,
     )
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from ostler.domain.worker import Capabilities, DeviceInfo
 from ostler.worker.orders import Gang, Order
+from ostler.worker.tracking import tracked
 
 _SECRET_WORDS = frozenset(
     {"TOKEN", "TOKENS", "SECRET", "SECRETS", "PASSWORD", "PASSWD", "PASSPHRASE", "PASS", "KEY", "KEYS", "CREDENTIAL"}
@@ -18,6 +19,7 @@ _IN_AN_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s@]*:[^/\s@]+@")
 # Of the service manager: they speak of the worker's process and mean nothing, or harm, in another.
 _NOT_THEIRS = frozenset(
     {"NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "WATCHDOG_PID", "WATCHDOG_USEC", "INVOCATION_ID"}
+    | {"TRACEPARENT", "TRACESTATE", "MLFLOW_RUN_ID", "WANDB_RUN_ID"}  # and of whatever run the worker was started in
 )
 NO_GPU = ""
 NO_HIP_GPU = "-1"
@@ -69,6 +71,8 @@ def task_environment(
     if spec.min_cpu_cores > 0:
         env["OMP_NUM_THREADS"] = str(max(1, int(spec.min_cpu_cores)))
     env.update(spec.env)
+    if spec.env:
+        env.update(tracked(spec.env, order.task_id, order.attempt))
     env.update(secrets or {})
     # After the user's own: a grant is not to be widened, for somebody else may hold the rest.
     env.update(visible_devices(base, order.facts.devices, capabilities))

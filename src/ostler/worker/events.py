@@ -92,6 +92,19 @@ class DevicesSeen(msgspec.Struct):
     usages: list[DeviceUsage]
 
 
+class InLine(msgspec.Struct, kw_only=True):
+    """It has not begun, and this is what the queue that it is in says."""
+
+    attempt: str
+    waits_for: str
+
+
+class Begun(msgspec.Struct, kw_only=True):
+    """Its turn has come in the queue that it was in."""
+
+    attempt: str
+
+
 class ProcessEnded(msgspec.Struct):
     end: Ended
 
@@ -143,10 +156,14 @@ class ServiceProbed(msgspec.Struct, kw_only=True):
 class BeatDue(msgspec.Struct):
     peaks: Mapping[str, int] = {}
     """How much memory what runs has taken at most, in MiB."""
+    samples: Mapping[str, tuple[int, int]] = {}
+    """How much it takes at the moment, and the milliseconds of processor time that it has taken."""
 
 
 class OfferChanged(msgspec.Struct):
     capabilities: Capabilities
+    batch_slots: int | None = None
+    """None: as many as before."""
 
 
 class DiskChanged(msgspec.Struct):
@@ -180,6 +197,8 @@ Event = (
     | HubHeard
     | LaunchFailed
     | Launched
+    | InLine
+    | Begun
     | ProcessEnded
     | DevicesReleased
     | DevicesSeen

@@ -5,8 +5,8 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Protocol
 
-from ostler.runtime.process import ProcessRuntime
 from ostler.runtime.prune import remove
 from ostler.worker.agent import BLOBS, CHECKPOINTS
 
@@ -19,9 +19,13 @@ KEEP_S = {BLOBS: 24 * 3600.0, CHECKPOINTS: 7 * 24 * 3600.0}
 _log = logging.getLogger("ostler.worker")
 
 
-async def keep_house(
-    runtime: ProcessRuntime, place: Callable[[str], Path], in_use: Callable[[], Collection[str]]
-) -> None:
+class Leftovers(Protocol):
+    """A runtime whose ended tasks leave files behind."""
+
+    async def prune(self, *, keep_bytes: int, keep_age_s: float) -> int: ...
+
+
+async def keep_house(runtime: Leftovers, place: Callable[[str], Path], in_use: Callable[[], Collection[str]]) -> None:
     """`place` says where things are; `in_use` are names that stay, however old."""
     while True:
         await asyncio.sleep(EVERY_S)
@@ -33,7 +37,7 @@ async def keep_house(
             _log.warning("could not clean up: %s", error)
 
 
-async def make_room(runtime: ProcessRuntime) -> None:
+async def make_room(runtime: Leftovers) -> None:
     """All that ended tasks have left and the hub has."""
     await runtime.prune(keep_bytes=0, keep_age_s=0.0)
 

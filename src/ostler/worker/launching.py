@@ -16,6 +16,7 @@ from ostler.worker.accounts import Accounts
 from ostler.worker.environment import Folders, task_environment
 from ostler.worker.orders import Facts, Order
 from ostler.worker.outcomes import ERROR_FILE, RESULT
+from ostler.worker.secrets import MEMORY
 from ostler.worker.snapshots import DEFAULT_BYTES
 
 HEARTBEAT_S = 10.0
@@ -51,6 +52,8 @@ class Place(msgspec.Struct, kw_only=True, frozen=True):
     """As whom tasks run; None: as the worker does."""
     tasks: Path | None = None
     """Where those find their things; None: in the worker's own folder."""
+    secrets_in: Path = MEMORY
+    """The file system in memory that tasks find their secrets on."""
 
     def reached(self, name: str) -> Path:
         """A folder for what tasks reach."""
@@ -110,6 +113,9 @@ def make_launch(
         after=list(order.after),
         user=user,
         memory_mib=order.spec.memory_limit_mib(place.memory_limit),
+        cores=order.spec.min_cpu_cores,
+        asked_mib=order.spec.memory_limit_mib(1.0),
+        devices=facts.devices,
         warm=_warm_keys.key(order, env, place, capabilities) if _may_be_warm(order, facts) else "",
     )
 

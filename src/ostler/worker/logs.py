@@ -77,6 +77,10 @@ class _Stream(msgspec.Struct, kw_only=True):
     complete: bool = False
     sending: asyncio.Task[None] | None = None
 
+    def about(self) -> dict[str, str]:
+        """Whose it is, for the worker's own log."""
+        return {"task": self.task_id, "attempt": self.attempt}
+
 
 class Logs:
     def __init__(
@@ -123,12 +127,13 @@ class Logs:
             async with asyncio.timeout(END_S):
                 await self._send_last(stream)
         except TimeoutError:
-            _log.warning("the log of %s, attempt %s, took too long; the hub has %d bytes", task_id, attempt, stream.at)
+            told = "the log of %s, attempt %s, took too long; the hub has %d bytes"
+            _log.warning(told, task_id, attempt, stream.at, extra=stream.about())
             return False
         except Unreachable:
             return False
         except (Declined, OSError) as error:
-            _log.warning("the log of %s, attempt %s: %s", task_id, attempt, error)
+            _log.warning("the log of %s, attempt %s: %s", task_id, attempt, error, extra=stream.about())
         finally:
             stream.finishing = False
         return True
@@ -209,7 +214,8 @@ class Logs:
         stream.sending = None
         stream.follow = False
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("the log of %s, attempt %s: %s", stream.task_id, stream.attempt, error)
+            told = "the log of %s, attempt %s: %s"
+            _log.warning(told, stream.task_id, stream.attempt, error, extra=stream.about())
         if not self._knows(stream.attempt):
             self._streams.pop(stream.attempt, None)
 

@@ -18,9 +18,10 @@ from typing import Any
 
 import aiohttp
 
-from ostler import config
+from ostler import config, logformat
 from ostler.domain.errors import BadInput, NotAllowed, NotAuthenticated, OstlerError
 from ostler.domain.hubs import Addresses
+from ostler.runtime.base import Runtime
 from ostler.runtime.identity import keep_to_itself
 from ostler.runtime.link import SupervisorUnreachable
 from ostler.runtime.process import ProcessRuntime, Replaced
@@ -44,7 +45,7 @@ from ostler.worker.trimming import keep_short
 FAILED, WRONG_USAGE, NOT_ALLOWED = 1, 2, 4
 LOCK = "worker.lock"
 SNAPSHOT_CACHE = "OSTLER_SNAPSHOT_CACHE_GB"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 _log = logging.getLogger("ostler.worker")
 
@@ -67,6 +68,7 @@ class WorkerOptions:
     offer: Path | None = None
     """A TOML file in place of detection."""
     drain_seconds: float = 600.0
+    log_format: str = logformat.TEXT
     token_file: Path | None = None
     """Where the token stood, if in a file."""
     trust: Trust = field(default_factory=Trust)
@@ -75,20 +77,20 @@ class WorkerOptions:
 
 def run(options: WorkerOptions) -> int:
     """Be a worker until told to leave. Exit code: 0 drained, 1 failed, 2 wrong usage, 4 not allowed (any more)."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logformat.set_up("info", options.log_format, worker=options.name)
     keep_to_itself()
     try:
         folder = _folder(options)
-        with _locked(folder, options.name), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        with locked(folder, options.name), asyncio.Runner(loop_factory=loop_factory()) as runner:
             gc.freeze()  # what was loaded stays: it is not to be walked again and again while tasks come and go
             runner.run(_work(options, folder))
     except (OstlerError, NameInUse, TakenOver, Replaced, SupervisorUnreachable) as error:
         print(f"ostler worker: {error}", file=sys.stderr)
-        return _exit_code(error)
+        return exit_code(error)
     return 0
 
 
-def _exit_code(error: Exception) -> int:
+def exit_code(error: Exception) -> int:
     match error:
         case BadInput():
             return WRONG_USAGE
@@ -98,7 +100,7 @@ def _exit_code(error: Exception) -> int:
 
 
 def _folder(options: WorkerOptions) -> Path:
-    if _NAME.fullmatch(options.name) is None:
+    if NAME.fullmatch(options.name) is None:
         raise BadInput(
             f"name: {options.name!r} cannot be a worker's name; it may have letters, digits, '.', '_' and '-'",
             [("name", "not a name")],
@@ -108,7 +110,7 @@ def _folder(options: WorkerOptions) -> Path:
     return folder
 
 
-def _snapshot_bytes(given: str | None) -> int:
+def snapshot_bytes(given: str | None) -> int:
     try:
         size_gb = float(given) if given else DEFAULT_BYTES / 1024**3
         return int(max(0.0, size_gb) * 1024**3)
@@ -119,7 +121,7 @@ def _snapshot_bytes(given: str | None) -> int:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, name: str) -> Iterator[None]:
+def locked(folder: Path, name: str) -> Iterator[None]:
     """Held by this process, and by the kernel let go however it ends."""
     descriptor = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -145,9 +147,6 @@ async def _work(options: WorkerOptions, folder: Path) -> None:
         batch_slots=slots if options.slots is None else options.slots,
         service_slots=slots if options.service_slots is None else options.service_slots,
     )
-    credentials = Credentials(folder, options.hub, options.token, options.token_file)
-    hubs = Addresses(options.hub)
-    hubs.learn(told_of(folder, options.hub))
     settings = load_settings(config.config_file(None, options.state_dir))
     accounts, tasks = _accounts(settings, options)
     runtime = ProcessRuntime(folder, attempts=tasks and tasks / ATTEMPTS)
@@ -157,31 +156,47 @@ async def _work(options: WorkerOptions, folder: Path) -> None:
         tasks=tasks,
         hub=options.hub,
         folder=folder,
-        environment=environment.inherited(os.environ, options.token) | _known_by(options.trust),
+        environment=environment.inherited(os.environ, options.token) | known_by(options.trust),
         drain_s=options.drain_seconds,
-        snapshot_bytes=_snapshot_bytes(os.environ.get(SNAPSHOT_CACHE)),
+        snapshot_bytes=snapshot_bytes(os.environ.get(SNAPSHOT_CACHE)),
     )
-    secured = options.trust.context if "https:" in options.hub else True
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=secured)) as session:
+    async with speaking(options) as session:
         gpus = Gpus(Probe() if offer.is_nvidia(source, found.capabilities) else Blind())
-        agent = Agent(state, runtime, HubApi(session, hubs, credentials, options.trust), credentials, place, gpus)
-        connection = Connection(
-            session,
-            hubs,
-            credentials,
-            on_open=agent.connected,
-            on_message=agent.heard,
-            on_lost=agent.disconnected,
-            on_told=lambda: remember(folder, options.hub, hubs.known),
-            trust=options.trust,
-        )
-        agent.speak_through(connection.send)
+        agent, connection = put_together(options, session, state, runtime, place, gpus)
         await agent.open()
         watch = offer.watch(source, found.capabilities, lambda changed: agent.post(OfferChanged(changed)))
         house = keep_house(runtime, place.reached, agent.tasks)
         short = keep_short(runtime.folder, lambda: list(state.held))
         full = disk.watch([folder, tasks or folder], lambda: make_room(runtime), lambda f: agent.post(DiskChanged(f)))
         await _live(agent, runtime, connection.run(), watch, agent.watch_gpus(), house, short, full)
+
+
+def speaking(options: WorkerOptions) -> aiohttp.ClientSession:
+    secured = options.trust.context if "https:" in options.hub else True
+    return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, ssl=secured))
+
+
+def put_together(
+    options: WorkerOptions, session: aiohttp.ClientSession, state: State, runtime: Runtime, place: Place, gpus: Gpus
+) -> tuple[Agent, Connection]:
+    """A worker of the fleet, whatever runs its tasks."""
+    folder = place.folder
+    credentials = Credentials(folder, options.hub, options.token, options.token_file)
+    hubs = Addresses(options.hub)
+    hubs.learn(told_of(folder, options.hub))
+    agent = Agent(state, runtime, HubApi(session, hubs, credentials, options.trust), credentials, place, gpus)
+    connection = Connection(
+        session,
+        hubs,
+        credentials,
+        on_open=agent.connected,
+        on_message=agent.heard,
+        on_lost=agent.disconnected,
+        on_told=lambda: remember(folder, options.hub, hubs.known),
+        trust=options.trust,
+    )
+    agent.speak_through(connection.send)
+    return agent, connection
 
 
 def _accounts(settings: WorkerSettings, options: WorkerOptions) -> tuple[Accounts | None, Path | None]:
@@ -192,7 +207,7 @@ def _accounts(settings: WorkerSettings, options: WorkerOptions) -> tuple[Account
     return Accounts(settings.accounts, tasks), tasks
 
 
-def _known_by(trust: Trust) -> dict[str, str]:
+def known_by(trust: Trust) -> dict[str, str]:
     """For tasks that talk to the hub: what this worker was told, which is no secret."""
     if not trust.given or trust.given.startswith(PIN):
         return {"OSTLER_CA": trust.given} if trust.given else {}
@@ -223,7 +238,7 @@ async def _live(agent: Agent, runtime: ProcessRuntime, *beside: Coroutine[Any, A
         await runtime.close(stop_tasks=stop_tasks)
 
 
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:

@@ -54,7 +54,7 @@ class Outcomes:
         attempt = wanted.attempt
         if wanted.outputs or not self._has_nothing(wanted):
             return None
-        if not wanted.succeeded and not self._carrier.has_nothing(attempt):
+        if not wanted.succeeded and (self._is_explained(attempt) or not self._carrier.has_nothing(attempt)):
             return None
         found = OutcomeCollected(attempt=attempt)
         self._see_what_it_lacked(found, wanted, b"")
@@ -69,6 +69,10 @@ class Outcomes:
         if wanted.left_nothing:
             return not self._logs.is_asked_for(wanted.attempt)
         return self._logs.is_empty(wanted.attempt) and is_empty(f"{self._folder(wanted.attempt)}/{OUT}")
+
+    def _is_explained(self, attempt: str) -> bool:
+        """Somebody else than the task itself has said why it ended so."""
+        return (self._folder(attempt) / ERROR_FILE).exists()
 
     async def collect(self, wanted: CollectOutcome) -> OutcomeCollected:
         """The log first, so that whoever hears of the end finds it there; then all the rest."""

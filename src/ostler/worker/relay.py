@@ -1,5 +1,5 @@
 """Calls of services from afar: each is a WebSocket to the hub, joined to the service's own port on this machine. To a
-model it is a tunnel to the gateway."""
+model it is a tunnel to the gateway. And commands beside tasks, which are joined to a process instead."""
 
 import asyncio
 import contextlib
@@ -13,6 +13,7 @@ from aiohttp import WSMsgType
 
 from ostler.wire.messages import RelayRequest
 from ostler.worker.api import Declined, HubApi, Unreachable
+from ostler.worker.beside import NotStarted, Start, begin
 from ostler.worker.services import HOST
 from ostler.worker.tunnel import NotOpened, Side
 from ostler.worker.tunnel import join as join_sides
@@ -41,11 +42,15 @@ class Refused(Exception):
 
 
 class Relays:
-    """`port_of` a task's attempt is where its service listens; 0 where there is none."""
+    """`port_of` a task's attempt is where its service listens; 0 where there is none. `start` starts processes beside
+    attempts, where the runtime can."""
 
-    def __init__(self, api: HubApi, port_of: Callable[[str, str], int], at_once: int = AT_ONCE) -> None:
+    def __init__(
+        self, api: HubApi, port_of: Callable[[str, str], int], at_once: int = AT_ONCE, start: Start | None = None
+    ) -> None:
         self._api = api
         self._port_of = port_of
+        self._start = start
         self._at_once = at_once
         self._open: set[asyncio.Task[None]] = set()
 
@@ -54,7 +59,7 @@ class Relays:
             _log.warning("the hub asked for a relay with an id that cannot be one: %.80r", wanted.relay_id)
             return
         is_one_too_many = len(self._open) >= self._at_once
-        serve = self._serve_tunnel if wanted.port else self._serve
+        serve = self._serve_beside if wanted.beside else self._serve_tunnel if wanted.port else self._serve
         task = asyncio.get_running_loop().create_task(serve(wanted, is_one_too_many))
         self._open.add(task)
         task.add_done_callback(self._done)
@@ -84,6 +89,23 @@ class Relays:
         finally:
             await hub.close()
 
+    async def _serve_beside(self, wanted: RelayRequest, is_one_too_many: bool) -> None:
+        hub = await self._open_relay(wanted)
+        if hub is None:
+            return
+        try:
+            self._check(is_one_too_many)
+            if self._start is None:
+                raise Refused(CLOSE_NOT_THERE, "this worker does not run its tasks as processes of its own machine")
+            reader, writer = await begin(wanted.attempt, self._start)
+            await join(hub, reader, writer)
+        except NotStarted as reason:
+            await _say(hub, Refused(CLOSE_NOT_THERE, str(reason)))
+        except Refused as refusal:
+            await _say(hub, refusal)
+        finally:
+            await hub.close()
+
     async def _open_relay(self, wanted: RelayRequest) -> aiohttp.ClientWebSocketResponse | None:
         try:
             return await self._api.open_relay(wanted.relay_id)
@@ -101,7 +123,8 @@ class Relays:
             await self._connect(wanted, lambda port: loop.create_connection(lambda: service, HOST, port))
             await join_sides(service, await self._open_tunnel(wanted))
         except Refused as refusal:
-            _log.warning("a tunnel to %s was not opened: %s", wanted.task_id, refusal)
+            about = {"task": wanted.task_id, "attempt": wanted.attempt}
+            _log.warning("a tunnel to %s was not opened: %s", wanted.task_id, refusal, extra=about)
             hub = await self._open_relay(wanted)
             if hub is not None:
                 await _say(hub, refusal)

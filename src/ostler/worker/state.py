@@ -23,7 +23,9 @@ class Hold(msgspec.Struct, kw_only=True):
     facts: Facts
     started_at: float
     after: set[str] = set()
-    """It was sent ahead, and waits for the end of these."""
+    """It was sent ahead, and waits for the end of these; or for its turn in the queue that is named here."""
+    waits_for: str = ""
+    """What that queue says."""
     cancelled: str | None = None
     """The hub asked for its end, for this reason."""
     pulse: Pulse = msgspec.field(default_factory=Pulse)
@@ -35,6 +37,10 @@ class Hold(msgspec.Struct, kw_only=True):
     peak_memory_mib: int = 0
     peak_vram_mib: int = 0
     """What it has taken at most, as far as was seen."""
+    memory_mib: int = 0
+    vram_mib: int = 0
+    cpu_s: float = 0.0
+    """What it took when it was last looked at."""
 
 
 class Ending(msgspec.Struct, kw_only=True):
@@ -63,6 +69,8 @@ class State(msgspec.Struct, kw_only=True):
     capabilities: Capabilities
     batch_slots: int
     service_slots: int
+    queue: str = ""
+    """Whose queue tasks go through before they begin, in words; "": they begin at once."""
     connected: bool = False
     draining: bool = False
     disk_full: bool = False
@@ -104,6 +112,8 @@ class State(msgspec.Struct, kw_only=True):
     @property
     def ahead(self) -> int:
         """How many assignments it takes beyond its slots: enough for the time that an answer of the hub takes."""
+        if self.queue:
+            return 0  # another queue is no place to wait in for room that is not there
         return min(max(AHEAD_LEAST, AHEAD_OF_EACH * self.batch_slots), AHEAD_MOST)
 
     def offered(self) -> Capabilities:
@@ -137,6 +147,10 @@ class State(msgspec.Struct, kw_only=True):
                 checkpoint=hold.checkpoint,
                 peak_memory_mib=hold.peak_memory_mib,
                 peak_vram_mib=hold.peak_vram_mib,
+                memory_mib=hold.memory_mib,
+                vram_mib=hold.vram_mib,
+                cpu_s=hold.cpu_s,
+                waits_for=(hold.waits_for or self.queue) if hold.after else "",
             )
             for hold in self.held.values()
         ]

@@ -43,7 +43,8 @@ async def keep_short(folder: Callable[[str], Path], running: Callable[[], Iterab
                 trim(folder(attempt) / LOG)
             except OSError as error:
                 hopeless.add(attempt)
-                _log.warning("the log of attempt %s grows without bounds: %s", attempt, error)
+                about = {"attempt": attempt}
+                _log.warning("the log of attempt %s grows without bounds: %s", attempt, error, extra=about)
 
 
 def trim(path: Path) -> int:

@@ -6,10 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from ostler.worker.api import Declined, HubApi, Stored, Unreachable
+from ostler.worker.api import SMALL_BYTES, Declined, HubApi, Stored, Unreachable
 
-SMALL_BYTES = 1024 * 1024
-"""What is smaller is not worth the question whether the hub has it already."""
 DAMAGED = 422
 STUCK = 3
 
@@ -49,6 +47,7 @@ class Upload(msgspec.Struct, kw_only=True):
 
 async def bring(api: HubApi, upload: Upload, traffic: Traffic) -> None:
     """Until it is there. Unreachable if the hub is not, or gets no further."""
+    upload.whole = await api.put_past_hub(f"/v1/model/{upload.sha256}", upload.path, traffic.moved)
     ask = upload.tried or upload.size > SMALL_BYTES
     upload.tried = True
     stuck = 0
@@ -75,6 +74,7 @@ async def bring(api: HubApi, upload: Upload, traffic: Traffic) -> None:
 
 
 def _take(upload: Upload, stored: Stored) -> None:
-    """More than there is, and not whole, is nothing to go on from."""
-    upload.have = stored.size if stored.whole or stored.size < upload.size else 0
+    """More than there is, and not whole, is nothing to go on from. All of it, and not whole: the hub has yet to look at
+    it, or to bring it to its store."""
+    upload.have = stored.size if stored.whole or stored.size <= upload.size else 0
     upload.whole = stored.whole

@@ -13,7 +13,7 @@ BY_DRAIN = ("drain", "shutdown")
 BY_CANCEL = "cancel: "
 """What the hub's reasons begin with when they are given to the runtime: never mistaken for one of ours."""
 BY_RECALL = "called back"
-"""By the hub, before it had begun."""
+"""By the hub, before it had begun; or by the worker, which says why after it."""
 BY_LIVENESS = "liveness failed: "
 BY_LEASE = "lost contact"
 """The runtime's own, for a task that must never run twice at once."""
@@ -44,8 +44,8 @@ def _verdict(end: Ended, cancelled: str | None) -> tuple[str, str, str]:
         reason = BY_CANCEL + cancelled if cancelled is not None and is_ours else end.stopped
         if BY_BUDGET in (reason, cancelled):
             return states.FAILED, BY_BUDGET, ""
-        if reason == BY_RECALL:
-            return RETURNED, BY_RECALL, "drain"
+        if reason.startswith(BY_RECALL):
+            return RETURNED, reason, "drain"
         if reason in BY_DRAIN:
             return RETURNED, "the worker is shutting down", "drain"
         if reason.startswith(BY_LIVENESS):

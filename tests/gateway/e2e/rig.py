@@ -224,6 +224,17 @@ class Rig:
         async with asyncio.timeout(WAIT_S):
             return list(await asyncio.gather(*calls))
 
+    async def remembered(self, *models: str) -> Answer:
+        """The last calls, as soon as the newest are of these models: the relay tells the hub of one when it is answered."""
+
+        async def such() -> Answer | None:
+            answer = await self.ask("GET", "/api/activity")
+            newest = [one["model"] for one in answer.json["activity"][: len(models)]]
+            return answer if newest == list(models) else None
+
+        found: Answer = await self.until(such, f"the last calls were of {models}")
+        return found
+
     async def queue(self) -> list[Document]:
         found: list[Document] = (await self.ask("GET", "/api/queue")).json["queue"]
         return found

@@ -96,7 +96,7 @@ async def test_the_last_requests_are_remembered_without_what_was_said(yard: Rig)
     await yard.queued("b")
     held.end()
     await yard.answered(serving, waiting)
-    answer = await yard.ask("GET", "/api/activity")
+    answer = await yard.remembered("b", "a", "a")
     b, first, anns = answer.json["activity"][:3]
     assert (b["model"], b["status"], b["user"]) == ("b", 200, "admin")
     assert 0 < b["queue_s"] <= b["first_byte_s"] <= b["total_s"]

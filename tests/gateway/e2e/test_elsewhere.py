@@ -136,7 +136,7 @@ async def test_the_models_of_a_peer_are_called_there(tmp_path: Path) -> None:
             refused = await ours.ask("POST", CHAT, {"model": "nobody/closed", "messages": []})
             assert (refused.status, refused.code) == (502, "peer_unreachable")
             assert "cannot be reached" in refused.message
-            activity = (await ours.ask("GET", "/api/activity")).json["activity"]
+            activity = (await ours.remembered("nobody/closed", "below/deep", "plain/far")).json["activity"]
             assert [(one["model"], one["status"]) for one in activity] == [
                 ("nobody/closed", 502),
                 ("below/deep", 200),

@@ -151,6 +151,13 @@ async def test_the_stream_of_a_long_log_begins_with_its_end_and_is_not_cut(yard:
     assert len(shown) == SHOWN_BYTES
 
 
+async def _swaps(yard: Rig, name: str) -> tuple[int, int]:
+    """How often the model has come and gone, as its page shows it."""
+    listed = (await yard.ask_hub("GET", "/v1/models")).json["models"]
+    told = next(one for one in listed if one["name"] == name)
+    return told["loads"], told["stops"]
+
+
 async def test_each_model_is_measured(yard: Rig) -> None:
     serving = yard.hold("a", "1")
     held = await yard.stage.asked("1")
@@ -159,6 +166,8 @@ async def test_each_model_is_measured(yard: Rig) -> None:
     assert 'ostler_model_in_flight{model="a"} 1.0' in await _metrics(yard)
     assert 'ostler_model_queued{model="b"} 1.0' in await _metrics(yard)
     before = await _measured(yard, 'ostler_model_evictions_total{model="a",reason="evicted"}')
+    loads, stops = await _swaps(yard, "a")
+    assert loads > 0
     held.end()
     await yard.answered(serving, waiting)
     assert await _measured(yard, 'ostler_model_evictions_total{model="a",reason="evicted"}') == before + 1
@@ -166,6 +175,7 @@ async def test_each_model_is_measured(yard: Rig) -> None:
     assert await _measured(yard, 'ostler_model_tokens_total{kind="completion",model="b"}') >= 2
     assert await _measured(yard, 'ostler_model_load_seconds_sum{model="b"}') > 0
     assert await _measured(yard, 'ostler_model_queue_seconds_sum{model="b"}') > 0
+    assert await _swaps(yard, "a") == (loads, stops + 1)
     assert await _measured(yard, 'ostler_model_first_byte_seconds_count{model="b"}') >= 1
 
 

@@ -6,10 +6,13 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 import pytest_asyncio
 from tests.gateway.e2e.rig import Answer, Rig, model, rig
 from tests.gateway.e2e.stage import Asked
+
+from ostler.hub.api import shapes
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -42,6 +45,8 @@ async def test_who_waits_for_a_model_at_its_limit_is_served_by_another_process_o
     assert len({one["job_id"] for one in running}) == 2
     listed = next(one for one in (await yard.ask_hub("GET", "/v1/models")).json["models"] if one["name"] == "twin")
     assert (listed["state"], listed["in_flight"], len(listed["instances"])) == ("ready", 2, 2)
+    described = msgspec.convert(listed, shapes.Model)
+    assert listed.keys() == set(described.__struct_fields__)
     third = yard.hold("twin", "3")
     await yard.queued("twin")
     held[1].end("two")

@@ -123,6 +123,7 @@ async def test_a_port_that_is_taken_is_told_in_one_sentence() -> None:
         _, said = await child.communicate()
     assert child.returncode == 1
     assert said.decode().startswith(f"relay: {address} cannot be listened on") and said.count(b"\n") == 1
+    assert b"--gateway-port N" in said
     ours.close()
     theirs.close()
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -98,6 +99,8 @@ def _job_facts(job: Document, spec: Document, now: float | None) -> Iterator[tup
     if counts := job.get("counts"):
         yield "tasks", counts_line(counts)
     yield "exit code", exit_code_words(job.get("exit_code"))
+    if spec.get("type") == "service":
+        yield "address", f"/services/{quote(job.get('name') or job['id'])}/ on the hub, with a token"
     yield "user", job.get("user_id")
     yield "kind", " · ".join(_kind(spec))
     yield "limits", " · ".join(_limits(spec))

@@ -1,7 +1,7 @@
 """Machines on a terminal: the list, one of them, and the fleet on one screen."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -9,6 +9,8 @@ from rich.text import Text
 
 from ostler.cli.render.columns import Columns
 from ostler.cli.render.manifest import manifest_failures, manifest_progress
+from ostler.cli.render.models import first_line
+from ostler.cli.render.models import state_of as model_state
 from ostler.cli.render.parts import bar, facts, heading, indented, plain, quiet, state_text
 from ostler.cli.render.sweeps import sweep_table
 from ostler.cli.render.words import amount, clean, count, epoch, gib, moment, needs, part_of, since, span, titled
@@ -19,6 +21,8 @@ Names = dict[str, str]
 MOST_LISTED = 30
 """Tasks on a worker's own screen; --json has all."""
 MOST_SWEEPS = 10
+MOST_MACHINES, MOST_MODELS, MOST_NAMED = 20, 8, 3
+"""On the screen of the whole fleet."""
 REMOVED = {"jobs": "job", "logs": "log", "artifacts": "artifact"}
 MOST_TASKS = 8
 """Lines about one worker on the screen of the whole fleet."""
@@ -147,15 +151,17 @@ def status_screen(
     names: Names,
     oldest: Document | None,
     now: float | None = None,
+    models: Sequence[Document] = (),
 ) -> RenderableType:
     hub = totals.get("hub") or {}
     parts: list[RenderableType] = [
         heading(f"Ostler {hub.get('version', '')} at {url}") + quiet(f"  up {since(hub.get('started_at'), now)}"),
-        _totals_line(totals),
+        totals_line(totals),
         *_hubs_line(hub, totals.get("hubs") or []),
-        *_low_disks(totals.get("disk") or []),
+        *(Text(f"! {clean(alarm)}", "bold red") for alarm in alarms(totals, workers, models, now)),
         Text(),
-        _fleet_table(workers, names),
+        *_fleet_table(workers, names),
+        *_models_line(models),
         Text(),
         _queue_line(totals.get("jobs") or {}),
         *_removed_line(totals.get("retention") or {}),
@@ -177,7 +183,7 @@ def _training_parts(totals: Document, now: float | None) -> Iterator[RenderableT
         yield from (Text(), *failures)
 
 
-def _totals_line(totals: Document) -> Text:
+def totals_line(totals: Document) -> Text:
     states_of = totals.get("workers") or {}
     connected = states_of.get("ready", 0) + states_of.get("busy", 0)
     parts = [f"{connected} of {count(sum(states_of.values()), 'worker')} connected"]
@@ -197,15 +203,41 @@ def _removed_line(retention: Document) -> list[Text]:
     return [quiet(f"removed as old since the hub started: {', '.join(told + size)}")] if told else []
 
 
-def _low_disks(disks: list[Document]) -> list[Text]:
-    return [
-        heading(
-            f"the disk of {disk['folder']} is nearly full ({gib(disk['free_bytes'] / 1024**3)} free): "
-            "the hub takes no new jobs"
-        )
-        for disk in disks
+def alarms(
+    totals: Document, workers: list[Document], models: Sequence[Document] = (), now: float | None = None
+) -> list[str]:
+    """What somebody should look at, one sentence each; a kind of which there is much is told by its number."""
+    found = [
+        f"the disk of {disk['folder']} is nearly full ({gib(disk['free_bytes'] / 1024**3)} free): "
+        "the hub takes no new jobs"
+        for disk in totals.get("disk") or []
         if disk["low"]
     ]
+    away = [worker for worker in workers if worker["status"] == "offline"]
+    told = [f"{one['id']} ({since(one.get('last_contact'), now)})" for one in away[:MOST_NAMED]]
+    more = f" and {len(away) - MOST_NAMED} more" if len(away) > MOST_NAMED else ""
+    found += [f"not connected: {', '.join(told)}{more}"] if away else []
+    if orphans := (totals.get("jobs") or {}).get(states.ORPHANED):
+        found.append(f"{count(orphans, 'job')} on machines that are away: each is waited for, then run again")
+    if cooling := [worker["id"] for worker in workers if worker.get("cooling")]:
+        found.append(f"left alone after failures of their own: {', '.join(cooling[:MOST_NAMED])}")
+    return found + [
+        f"model {model['name']}: {first_line(model['error'])}" for model in models if model["state"] == "backing_off"
+    ]
+
+
+def _models_line(models: Sequence[Document]) -> list[Text]:
+    """'Models  qwen ● ready on box, 2 serving · llama ○ stopped': those that are up before those that are not."""
+    shown = sorted(models, key=lambda model: model["state"] == "stopped")[:MOST_MODELS]
+    parts = [plain(model["name"]) + Text(" ") + model_state(model) + plain(_load(model)) for model in shown]
+    more = [quiet(f"{len(models) - MOST_MODELS} more: ostler models")] if len(models) > MOST_MODELS else []
+    return [Text(), heading("Models  ") + Text(" · ").join([*parts, *more])] if models else []
+
+
+def _load(model: Document) -> str:
+    where = f" on {model['worker']}" if model.get("worker") else ""
+    busy = [f"{model[key]} {word}" for key, word in (("in_flight", "serving"), ("queued", "waiting")) if model[key]]
+    return ", ".join([where, *busy]) if where else " " * bool(busy) + ", ".join(busy)
 
 
 def _hubs_line(hub: Document, hubs: list[Document]) -> list[Text]:
@@ -216,9 +248,14 @@ def _hubs_line(hub: Document, hubs: list[Document]) -> list[Text]:
     return [plain(f"{' · '.join(told)} · term {hub.get('term', '–')}")]
 
 
-def _fleet_table(workers: list[Document], names: Names) -> RenderableType:
+def _fleet_table(workers: list[Document], names: Names) -> list[RenderableType]:
+    """Of a large fleet the machines that need a look, then those with most to do."""
     if not workers:
-        return quiet("no workers; start one with: ostler worker --hub URL")
+        return [quiet("no workers; start one with: ostler worker --hub URL")]
+    left_out = len(workers) - MOST_MACHINES
+    if left_out > 0:
+        by_need = sorted(workers, key=lambda one: (not _is_troubled(one), -one.get("active_jobs", 0), one["id"]))
+        workers = by_need[:MOST_MACHINES]
     columns = ["worker", "state", "gpus held", "cores held", "memory held", "runs"]
     grid = Columns(*columns, cut={"worker": 10}, drop=("memory held", "cores held"), wrap="runs")
     for worker in workers:
@@ -230,9 +267,17 @@ def _fleet_table(workers: list[Document], names: Names) -> RenderableType:
             gpus_line(worker),
             f"{amount(cores - free.get('cores', cores))} of {amount(cores)}",
             part_of(memory - free.get("memory_gb", memory), memory),
-            plain(", ".join(_runs(worker, names))),
+            runs_line(worker, names),
         )
-    return grid
+    return [grid, *([quiet(f"and {left_out} more: ostler workers")] if left_out > 0 else [])]
+
+
+def _is_troubled(worker: Document) -> bool:
+    return bool(worker["status"] == "offline" or worker.get("draining") or worker.get("cooling"))
+
+
+def runs_line(worker: Document, names: Names) -> Text:
+    return plain(", ".join(_runs(worker, names)))
 
 
 def _runs(worker: Document, names: Names) -> Iterator[str]:

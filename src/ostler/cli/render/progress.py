@@ -1,6 +1,7 @@
 """How far a wait has come, on standard error and only where somebody watches."""
 
 import sys
+import time
 from types import TracebackType
 from typing import Any
 
@@ -13,9 +14,10 @@ from rich.progress import (
     TimeElapsedColumn,
     TransferSpeedColumn,
 )
+from rich.text import Text
 
 from ostler.cli.render.terminal import console
-from ostler.cli.render.words import counts_line
+from ostler.cli.render.words import clean, counts_line, span
 from ostler.domain import states
 
 Document = dict[str, Any]
@@ -53,10 +55,35 @@ class WaitBar:
         self._progress.update(self._bar, total=total if total > 1 else None, completed=ended, told=told)
 
 
+class PlaceLine:
+    """Why a job has not begun; gone again as soon as it has."""
+
+    def __init__(self, called: str) -> None:
+        self._called = called
+        self._status = console(sys.stderr).status("", spinner="dots")
+        self._began = time.monotonic()
+
+    def __enter__(self) -> "PlaceLine":
+        self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._status.stop()
+
+    def __call__(self, why: str) -> None:
+        told = f": {clean(why)}" if why else ""
+        line = Text(f"{self._called} waits for a place, {span(time.monotonic() - self._began)}{told}", "bright_black")
+        line.truncate(max(20, self._status.console.width - 4), overflow="ellipsis")
+        self._status.update(line)
+
+
 class UploadBar:
     """Bytes on their way to the hub; not there at all where nothing has to be sent."""
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, size: int = 0) -> None:
+        """`size`, where it is known before anything is done."""
         self._progress = Progress(
             TextColumn("{task.description}", style="bright_black"),
             BarColumn(bar_width=30, complete_style="cyan", finished_style="blue"),
@@ -66,6 +93,8 @@ class UploadBar:
             transient=True,
         )
         self._what = what
+        self._size = size
+        self._done = 0
         self._bar: TaskID | None = None
 
     def __enter__(self) -> "UploadBar":
@@ -81,6 +110,10 @@ class UploadBar:
             self._bar = self._progress.add_task(self._what, total=total)
             self._progress.start()
         self._progress.update(self._bar, completed=done)
+
+    def more(self, done: int) -> None:
+        self._done += done
+        self(self._done, self._size)
 
 
 def task_counts(found: dict[str, Document]) -> dict[str, int]:

@@ -171,6 +171,8 @@ def _placed(task: Task) -> str:
         return task.reason or task.state
     if task.state == states.ORPHANED:
         return f"{task.id}: {task.reason}; it waits up to {task.job.terms.grace_s:.0f} s for {holder.worker_id}"
+    if task.reason and task.state == states.ASSIGNED:
+        return f"{task.id} is on {holder.worker_id} and has not begun: it {task.reason}"
     return f"{task.id} is {task.state} on {holder.worker_id}: {holder.why}"
 
 
@@ -232,8 +234,12 @@ def _summary(request: Request, found: Found, held: dict[str, str]) -> str:
     waiting = [(worker, reasons) for worker, reasons in found if worker.id in possible]
     ready = [worker.id for worker, reasons in waiting if not reasons]
     if request.nodes > 1:
-        told = f"needs {request.nodes} workers at once; {len(ready)} of the {len(waiting)} that could take it have room"
-        return told if len(waiting) >= request.nodes else f"no registered fleet could ever run this: {told}"
+        told = f"needs {request.nodes} workers at once"
+        if len(waiting) < request.nodes:
+            return f"{told}, and only {len(waiting)} of the registered ones could ever take it"
+        return (
+            f"{told}; {len(ready)} of the {len(waiting)} that could take it {'has' if len(ready) == 1 else 'have'} room"
+        )
     if ready:
         kept = [f"{name} is held for {held[name]}" for name in ready[:3] if name in held]
         free = [name for name in ready[:3] if name not in held]

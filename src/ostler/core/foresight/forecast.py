@@ -14,7 +14,8 @@ from ostler.core.attempts import back_to_pending, forget_ended, release
 from ostler.core.effects import AskYield, AssignTask, CancelTask, Claimed, Effect
 from ostler.core.events import CancelRequested, ClaimEnded, ClaimRequested, Event, TaskAccepted, TaskEnded, TimePassed
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
-from ostler.core.learning import estimates, kinds
+from ostler.core.learning import estimates
+from ostler.core.learning.kind import Run
 from ostler.core.placing.place import PLACEMENTS_PER_PASS, settle
 from ostler.core.step import step
 from ostler.core.timers import ACCEPTANCE, AHEAD, CONTACT, HOLDS, LEASE, RUNTIME
@@ -51,7 +52,7 @@ def notice_running(fleet: Fleet, now: float) -> None:
         seen = known.run_s.runs() if known is not None else 0.0
         if seen < FEW_RUNS and noticed.get(job.kind, 0) < FEW_RUNS and not (job.terms.service or job.terms.model):
             noticed[job.kind] = noticed.get(job.kind, 0) + 1
-            fleet.kinds.learn(job.kind, job.user, kinds.Run(ran_s=now - attempt.started, outcome="cut"))
+            fleet.kinds.learn(job.kind, job.user, Run(ran_s=now - attempt.started, outcome="cut"))
 
 
 def likely(fleet: Fleet, job: Job, task: Task, ran_s: float) -> float:

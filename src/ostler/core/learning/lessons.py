@@ -4,14 +4,14 @@ import msgspec
 
 from ostler.core.events import TaskEnded
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
-from ostler.core.learning.kinds import Kind, Run
+from ostler.core.learning.kind import Kind, Run
 from ostler.domain.job import Terms
 from ostler.domain.quantities import show_mib
 from ostler.domain.resources import Request
 from ostler.domain.worker import ActiveTask
 
-SUCCESS = ("succeeded", "completed")
-STOPPED_BY_BUDGET = "max_runtime"
+SUCCESS: tuple[str, ...] = ("succeeded", "completed")
+STOPPED_BY_BUDGET: str = "max_runtime"
 NEWS_PART = 1.1
 LARGEST_MIB = 2**40
 WITHIN_REACH = 0.9

@@ -14,10 +14,10 @@ from ostler.core import chain
 from ostler.core.attempts import assignment, begin_ahead, call_back
 from ostler.core.effects import Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
+from ostler.core.holding import NOTHING, Holding, holding
 from ostler.core.learning import estimates
 from ostler.core.learning.kinds import FEW_RUNS
 from ostler.core.queueing.queue import band_key
-from ostler.core.room import NOTHING, Holding, holding
 from ostler.core.timers import AHEAD
 from ostler.domain.resources import Grant
 

@@ -53,7 +53,7 @@ def _best(fleet: Fleet, job: Job, among: int) -> Worker:
         return fleet.workers[fleet.board.best(index, fleet.workers, job.shape.profile, among)]
     ranked = []
     for state in states:
-        first = next(name for name in state.ids if among & index.bit_of(name))
+        first = index.machines.roster.first(among & state.workers)
         room = fleet.workers[first].room
         lost = loss(fleet.board.worth, request, room).steps if has_gpus and len(states) > 1 else 0
         ranked.append((lost, leftover(request, room), first))

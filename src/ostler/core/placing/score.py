@@ -3,8 +3,6 @@ scarce things stay whole. The parts explain the choice; lower is better."""
 
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from ostler.core.placing.worth import SCALE, WHOLE, Kind, Need, Worth, free_parts, in_steps, machine_of, need_on
 from ostler.core.room import Room, pick_devices
 from ostler.domain.resources import Grant, Request
@@ -22,8 +20,8 @@ CPU_LEFT = 0.2
 MEMORY_LEFT = 0.1
 
 
-class Score(msgspec.Struct, frozen=True):
-    parts: dict[str, float] = {}
+class Score(NamedTuple):
+    parts: dict[str, float]
     alone: bool = False
     """There was nothing to choose."""
 

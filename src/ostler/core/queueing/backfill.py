@@ -15,10 +15,11 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
+from ostler.core.holding import Holding, holding
 from ostler.core.learning import estimates
 from ostler.core.match import unmet_room
 from ostler.core.queueing.holds import AHEAD, BESIDE, IN_TIME, HeldMachine, Hold, Way, named_for
-from ostler.core.room import Holding, Room, holding, pick_devices
+from ostler.core.room import Room, pick_devices
 from ostler.core.timers import HOLDS
 from ostler.domain.resources import Request
 

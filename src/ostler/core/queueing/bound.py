@@ -1,7 +1,7 @@
 """Room that is kept for a job: what its victims, or its own lost round, have left. It is nobody else's."""
 
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
-from ostler.core.room import Holding
+from ostler.core.holding import Holding
 from ostler.core.timers import UNBIND
 
 KEPT_FOR_S = 600.0

@@ -1,7 +1,8 @@
 """Keys in order, each with a mask: which is the first whose mask meets another?
 
 They stand in chunks, each with the union of its masks, so that a chunk in which nobody is meant costs one look. Those
-that came first are mostly those that nobody can serve; a plain search would meet all of them every time.
+that came first are mostly those that nobody can serve; a plain search would meet all of them every time. A union may
+have more than its masks since some have left; whoever is misled by that makes it anew.
 """
 
 from bisect import bisect_left, bisect_right
@@ -52,7 +53,7 @@ class Masked(Generic[K]):
         place = bisect_left(chunk.keys, key)
         if place < len(chunk.keys) and chunk.keys[place] == key:
             chunk.masks[place] = mask
-            chunk.unite()
+            chunk.union |= mask
             return
         chunk.keys.insert(place, key)
         chunk.masks.insert(place, mask)
@@ -77,7 +78,6 @@ class Masked(Generic[K]):
         if not chunk.keys:
             del self._chunks[number], self._lasts[number]
             return
-        chunk.unite()
         self._lasts[number] = chunk.keys[-1]
 
     def first(self, mask: int, after: K | None = None) -> K | None:
@@ -95,5 +95,7 @@ class Masked(Generic[K]):
                     if chunk.masks[at] & mask:
                         found: K = chunk.keys[at]
                         return found
+                if not place:
+                    chunk.unite()
             place = 0
         return None

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ostler.core import models, outcomes
 from ostler.core.effects import Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
+from ostler.core.holding import Holding, holding
 from ostler.core.index import bits
 from ostler.core.match import unmet_health, unmet_room, unmet_static
 from ostler.core.queueing.backfill import ways_in
@@ -16,7 +17,7 @@ from ostler.core.queueing.bound import bind
 from ostler.core.queueing.cheapest import EXACT_UP_TO, cheapest_set
 from ostler.core.queueing.holds import keeps_out
 from ostler.core.queueing.usage import weight
-from ostler.core.room import Holding, Room, holding, pick_devices
+from ostler.core.room import Room, pick_devices
 from ostler.domain.resources import Grant, Request
 
 HEADS_LOOKED_AT = 16

@@ -230,15 +230,15 @@ class Queue:
         """The first job in order whose shape is among these; or is among those that have room behind a hold, and that
         may pass it."""
         left = [GUESTS_LOOKED_AT]
-        wanted = shapes | behind
         for key in self._order:
             band = self._bands[key]
+            wanted = shapes | behind if left[0] else shapes
             if not band.shapes & wanted:
                 continue
             for user in self._by_use(band, wanted):
                 found = self._wanted(user, wanted)
                 first = user.first_of(found & shapes) if found & shapes else None
-                if found & ~shapes and may_pass is not None:
+                if found & ~shapes and may_pass is not None and left[0]:
                     guest = _first_guest(user, found & ~shapes, may_pass, left)
                     first = min((job for job in (first, guest) if job is not None), key=_arrival, default=None)
                 if first is not None:
@@ -365,9 +365,9 @@ def _first_guest(user: UserLanes, shapes: int, may_pass: "Callable[[Job], bool]"
     """The first of these that may pass a hold. A few of each lane are asked, and no more in all than are left."""
     found: list[Job] = []
     for sid in bits(shapes):
-        for job in islice(user.lanes[sid].jobs(), GUESTS_OF_A_LANE):
-            if not left[0]:
-                break
+        if not left[0]:
+            break
+        for job in islice(user.lanes[sid].jobs(), min(GUESTS_OF_A_LANE, left[0])):
             left[0] -= 1
             if may_pass(job):
                 found.append(job)

@@ -7,7 +7,8 @@ small one.
 
 from collections.abc import Iterable
 
-from ostler.core.room import Holding, gpu_thousandths
+from ostler.core.holding import Holding
+from ostler.core.room import gpu_thousandths
 from ostler.domain.resources import Offer
 from ostler.domain.scheduling import Scheduling
 

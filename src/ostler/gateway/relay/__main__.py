@@ -42,7 +42,10 @@ def main() -> int:
         print(f"relay: {error}", file=sys.stderr)
         return 1
     except OSError as error:
-        print(f"relay: {options.listen} cannot be listened on: {error.strerror or error}", file=sys.stderr)
+        told = (
+            f"relay: {options.listen} cannot be listened on: {error.strerror or error}; --gateway-port N takes another"
+        )
+        print(told, file=sys.stderr)
         return 1
     return 0
 

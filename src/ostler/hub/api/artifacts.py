@@ -15,6 +15,7 @@ from ostler.domain.errors import BadInput, Hidden, NotFound
 from ostler.domain.job import MANIFEST_USER
 from ostler.domain.records import ArtifactRecord, Changes
 from ostler.hub.access import Caller, speaks_for_one
+from ostler.hub.api.direct import announced, told
 from ostler.hub.api.downloads import download
 from ostler.hub.api.jobs import resolve
 from ostler.hub.api.routes import caller_of, json_response, number_in_query, problem
@@ -78,6 +79,11 @@ class ArtifactsApi:
         offset = self._store.offset(sha256)
         return Response(status_code=200 if offset else 404, headers={"Upload-Offset": str(offset)})
 
+    async def ask(self, request: Request) -> Response:
+        """For whoever would bring it past the hub."""
+        sha256 = request.path_params["sha256"]
+        return told(await self._store.ask(sha256, announced(request)))
+
     async def fetch(self, request: Request) -> Response:
         sha256, caller = request.path_params["sha256"], caller_of(request)
         users, worker = _whose(caller), caller.user if speaks_for_one(caller) else ""
@@ -86,7 +92,7 @@ class ArtifactsApi:
             if not any(worker in ("", record.worker) for _, record in rows):
                 raise Hidden(f"there is no artifact {sha256}")
         headers = {"ETag": f'"{sha256}"', "Cache-Control": "private, immutable, max-age=31536000"}
-        return download(self._store, sha256, headers)
+        return await download(self._store.shelf, sha256, request, headers)
 
     # Documents
 
@@ -156,7 +162,7 @@ class ArtifactsApi:
             "mode": newest.mode,
             "created_at": timestamp(newest.created_at),
             "metrics": newest.metrics,
-            "path": self._store.bundle(newest, stored.compressed) if stored else None,
+            "path": self._store.found_at(newest, stored),
             "compressed": stored.compressed if stored else False,
             "jobs": [_job_document(record) for record in records],
         }

@@ -25,7 +25,7 @@ MAX_BYTES = 4096
 
 class NewToken(msgspec.Struct, forbid_unknown_fields=True):
     role: str
-    user: Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    user: Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")] = ""
     expires_s: Annotated[float, msgspec.Meta(gt=0, le=1e9)] | None = None
 
 

@@ -53,7 +53,10 @@ class FleetApi:
     async def workers(self, request: Request) -> Response:
         backend, after = request.query_params.get("backend", ""), request.query_params.get("cursor", "")
         limit = number_in_query(request, "limit", WORKERS_OF_A_PAGE, 1, WORKERS_OF_A_PAGE)
-        found = await self._worker_page(backend, after, limit + 1, _sight(caller_of(request)))
+        sight = _sight(caller_of(request))
+        if named := request.query_params.getlist("id"):
+            return json_response({"workers": await self._named(named[:WORKERS_OF_A_PAGE], sight), "next": None})
+        found = await self._worker_page(backend, after, limit + 1, sight)
         following = found[limit - 1]["id"] if len(found) > limit else None
         return json_response({"workers": found[:limit], "next": following})
 
@@ -75,6 +78,15 @@ class FleetApi:
                 if worker.id > after and backend in ("", worker.offer.backend)
             )
             return [worker_document(fleet.workers[name], now, may_see) for name in nsmallest(limit, chosen)]
+
+        return await self._loop.look(listing)
+
+    async def _named(self, names: list[str], may_see: Sight) -> list[Document]:
+        """Those of them that are there: for who knows which have changed, and has seen the others."""
+
+        def listing(fleet: Fleet, now: float) -> list[Document]:
+            found = (fleet.workers.get(name) for name in names)
+            return [worker_document(worker, now, may_see) for worker in found if worker is not None]
 
         return await self._loop.look(listing)
 

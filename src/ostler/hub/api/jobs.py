@@ -22,12 +22,13 @@ from ostler.hub.api.depth import must_be_shallow
 from ostler.hub.api.routes import caller_of, decode_body, json_response, number_in_query, read_body
 from ostler.hub.api.templates import Templates
 from ostler.hub.blobs import Brought
-from ostler.hub.documents import feed_document, job_document, task_document, task_row_document
+from ostler.hub.documents import ended_task_document, feed_document, job_document, task_document, task_row_document
 from ostler.hub.feed import Feed
 from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
 from ostler.ledger.base import JobView, Ledger
-from ostler.store.blobs import Objects
+from ostler.store.base import Shelf
+from ostler.store.streaming import STORE, in_thread
 
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 MAX_BATCH_JOBS = 20_000
@@ -57,13 +58,15 @@ class Target(msgspec.Struct):
 
 
 class JobsApi:
-    def __init__(self, loop: Loop, feed: Feed, blobs: Objects, templates: Templates) -> None:
+    def __init__(self, loop: Loop, feed: Feed, blobs: Shelf, templates: Templates) -> None:
         self._loop = loop
         self._feed = feed
         self._blobs = blobs
         self._templates = templates
         self.check_secrets: Callable[[str, list[str]], None] = lambda user, wanted: None
         """BadInput where a user has no secret of a name."""
+        self.check_notices: Callable[[JobSpec], None] = lambda spec: None
+        """BadInput where a spec names somebody to tell whom the hub cannot tell."""
         self.room: Callable[[], None] = lambda: None
         """NoSpace where there is no room for more jobs."""
         self.foretold: Callable[[str], dict[str, Any] | None] = lambda _: None
@@ -108,6 +111,7 @@ class JobsApi:
             self.brought.must_be_known(caller, [spec])
         job = _submitted(spec, caller)
         self.check_secrets(spec.user_id, spec.secrets)
+        self.check_notices(spec)
         return job
 
     async def _must_see(self, caller: Caller, names: set[str]) -> None:
@@ -151,13 +155,15 @@ class JobsApi:
         caller, text = caller_of(request), request.path_params["id"]
         deadline = time.monotonic() + min(_seconds(request, "wait"), MAX_WAIT_S)
         watched = text.partition(".")[0]
+        is_id = False
         while True:
             with self._feed.watching(watched) as changed:  # from before the look, so that no change is missed
                 left = deadline - time.monotonic()
                 if left > 0 and self._is_under_way(text, caller):
+                    is_id = True
                     await changed(left)
                     continue
-                target, document = await self._seen(caller, text)
+                target, document = await self._seen(caller, text, is_id=is_id)
                 if document["state"] in states.TERMINAL or left <= 0:
                     return json_response(await self._with_progress(target, document))
                 if watched == target.job.id:
@@ -171,14 +177,14 @@ class JobsApi:
             return False
         return caller.may_see(job.user)
 
-    async def _seen(self, caller: Caller, text: str) -> tuple[Target, dict[str, Any]]:
+    async def _seen(self, caller: Caller, text: str, *, is_id: bool = False) -> tuple[Target, dict[str, Any]]:
         """The job that this means, and all about it, by one look."""
 
         def read(ledger: Ledger) -> tuple[Target, dict[str, Any]]:
             target = _allowed(caller, text, resolve(ledger, text, _user_of(caller)))
             return target, _document(ledger, target)
 
-        return await self._loop.read(read)
+        return await self._loop.read(read, by_key=is_id)
 
     async def document(self, target: Target) -> dict[str, Any]:
         return await self._with_progress(target, await self._loop.read(lambda ledger: _document(ledger, target)))
@@ -194,7 +200,12 @@ class JobsApi:
         limit = number_in_query(request, "limit", 1000, 1, 10_000)
         rows = await self._loop.read(lambda ledger: ledger.tasks_of(target.job.id, after=after, limit=limit + 1))
         following = rows[limit - 1].index if len(rows) > limit else None
-        return json_response({"tasks": [task_row_document(row) for row in rows[:limit]], "next": following})
+        page = rows[:limit]
+        if request.query_params.get("ended"):
+            shown = [ended_task_document(row) for row in page if row.state in states.TERMINAL]
+        else:
+            shown = [task_row_document(row) for row in page]
+        return json_response({"tasks": shown, "next": following})
 
     async def events(self, request: Request) -> Response:
         target = await self.target(request)
@@ -222,7 +233,7 @@ class JobsApi:
         target = await self.target(request)
         task_id = target.task_id
         task = await self._loop.read(lambda ledger: ledger.tasks([task_id]).get(task_id))
-        data = self._result_bytes(task.result, task.result_id or task.artifact_id) if task is not None else None
+        data = await self._result_bytes(task.result, task.result_id or task.artifact_id) if task is not None else None
         if data is None:
             raise NotFound(f"{task_id} has no result")
         return Response(data, media_type="application/octet-stream")
@@ -233,13 +244,15 @@ class JobsApi:
         wanted = decode_body(body, Indices).indices[:1000]
         ids = {f"{target.job.id}.{index}": index for index in wanted}
         rows = await self._loop.read(lambda ledger: ledger.tasks(list(ids)))
-        found = {ids[row.id]: self._result_bytes(row.result, row.result_id or row.artifact_id) for row in rows.values()}
+        found = {
+            ids[row.id]: await self._result_bytes(row.result, row.result_id or row.artifact_id) for row in rows.values()
+        }
         return json_response({"results": {str(index): data for index, data in found.items() if data is not None}})
 
-    def _result_bytes(self, inline: bytes | None, blob: str) -> bytes | None:
-        if inline is not None:
+    async def _result_bytes(self, inline: bytes | None, blob: str) -> bytes | None:
+        if inline is not None or not self._blobs.has(blob):
             return inline
-        return self._blobs.path(blob).read_bytes() if self._blobs.has(blob) else None
+        return await in_thread(STORE, _read, self._blobs, blob)
 
     async def target(self, request: Request, *, changing: bool = False) -> Target:
         """The job that the path's id means: its id, a task's, an unambiguous prefix, or a name. Others' jobs
@@ -247,8 +260,14 @@ class JobsApi:
         return await self.find(caller_of(request), request.path_params["id"], changing=changing)
 
     async def find(self, caller: Caller, text: str, *, changing: bool = False) -> Target:
-        target = await self._loop.read(lambda ledger: resolve(ledger, text, _user_of(caller)))
+        is_id = text.partition(".")[0] in self._loop.fleet.jobs
+        target = await self._loop.read(lambda ledger: resolve(ledger, text, _user_of(caller)), by_key=is_id)
         return _allowed(caller, text, target, changing=changing)
+
+
+def _read(blobs: Shelf, blob: str) -> bytes:
+    with blobs.open(blob) as file:
+        return file.read()
 
 
 def _user_of(caller: Caller) -> str:

@@ -8,6 +8,7 @@ from starlette.responses import Response, StreamingResponse
 from ostler.core.fleet import Fleet
 from ostler.domain import states
 from ostler.domain.errors import BadInput, NotAllowed, NotFound
+from ostler.hub.api.direct import announced, told
 from ostler.hub.api.downloads import download
 from ostler.hub.api.jobs import JobsApi, Target
 from ostler.hub.api.routes import caller_of, json_response, number_in_query
@@ -132,13 +133,27 @@ class LogsApi:
         new = await self._checkpoints.put(request.path_params["sha256"], request.stream())
         return json_response({"sha256": request.path_params["sha256"]}, 201 if new else 200)
 
+    async def ask_for_blob(self, request: Request) -> Response:
+        """For whoever would bring it past the hub. A user has to prove to have it, unless that was proven before."""
+        sha256, caller = request.path_params["sha256"], caller_of(request)
+        if caller.role in ("user", "operator"):
+            self._jobs.room()
+        known = caller.role != "user" or self._reach.brought.by(caller.user, sha256)
+        asked = await self._blobs.ask(sha256, announced(request), "" if known else caller.user)
+        if asked is not None and asked.whole and caller.role == "user":
+            self._reach.brought.note(caller.user, sha256)
+        return told(asked)
+
+    async def ask_for_checkpoint(self, request: Request) -> Response:
+        return told(await self._checkpoints.ask(request.path_params["sha256"], announced(request)))
+
     async def get_checkpoint(self, request: Request) -> Response:
         await self._reach.must_reach_checkpoint(caller_of(request), request.path_params["sha256"])
-        return download(self._checkpoints, request.path_params["sha256"])
+        return await download(self._checkpoints.shelf, request.path_params["sha256"], request)
 
     async def get_blob(self, request: Request) -> Response:
         await self._reach.must_reach(caller_of(request), request.path_params["sha256"])
-        return download(self._blobs, request.path_params["sha256"])
+        return await download(self._blobs.shelf, request.path_params["sha256"], request)
 
 
 def _task_id(target: Target) -> str:

@@ -3,7 +3,6 @@
 A claim is an assignment that its worker asked for: the same queue, the same matcher, the same ledger.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
@@ -20,6 +19,7 @@ from ostler.domain.worker import MAX_DEVICES, Amount, Capabilities, DeviceInfo, 
 from ostler.hub.api.routes import caller_of, decode_body, json_response, read_body
 from ostler.hub.artifacts import Artifacts
 from ostler.hub.loop import Loop
+from ostler.store.streaming import STORE, in_thread
 from ostler.wire.messages import ExitCode, Id, Seconds, told_metrics
 
 MAX_BODY = 256 * 1024
@@ -224,7 +224,7 @@ class PullApi:
     async def _metrics(self, said: Completion) -> dict[str, float]:
         if said.metrics is not None or not said.artifact_id:
             return said.metrics or {}
-        return await asyncio.to_thread(self._artifacts.metrics, said.artifact_id)
+        return await in_thread(STORE, self._artifacts.metrics, said.artifact_id)
 
     async def fail(self, request: Request) -> Response:
         said = decode_body(await read_body(request, MAX_BODY), Failure)

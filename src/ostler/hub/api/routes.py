@@ -16,6 +16,7 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketState
 
+from ostler.domain import advice
 from ostler.domain.errors import (
     BadInput,
     Hidden,
@@ -78,7 +79,7 @@ def json_response(document: Any, status: int = 200) -> Response:
 
 def problem(error: OstlerError) -> Response:
     document: dict[str, Any] = {
-        "type": f"urn:ostler:{error.title.replace(' ', '-')}",
+        "type": _type_of(error.title),
         "title": error.title,
         "status": error.status,
         "detail": str(error),
@@ -94,6 +95,12 @@ def problem(error: OstlerError) -> Response:
         document["leader"] = error.leader or None
         headers = {"Retry-After": "1", LEADER_HEADER: error.leader}
     return Response(_encode(document), error.status, headers, "application/problem+json")
+
+
+def _type_of(title: str) -> str:
+    """Where the error is explained, on this very hub; what HTTP itself explains has no address of ours."""
+    name = advice.name_of(title)
+    return f"{advice.PATH}{name}" if name in advice.ALL else "about:blank"
 
 
 def caller_of(request: Request) -> Caller:

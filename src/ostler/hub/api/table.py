@@ -9,6 +9,7 @@ from ostler.core.foresight.explain import Why
 from ostler.domain.job import JobSpec
 from ostler.hub.api.artifacts import ArtifactsApi
 from ostler.hub.api.audit import AuditApi
+from ostler.hub.api.curves import CurvesApi
 from ostler.hub.api.enrol import EnrolApi, NewToken, NewWorker
 from ostler.hub.api.fleet import FleetApi
 from ostler.hub.api.jobs import Indices, JobsApi, NewPriority
@@ -23,11 +24,14 @@ from ostler.hub.api.sweeps import SweepsApi
 from ostler.hub.api.timeline import TimelineApi
 from ostler.hub.api.whatif import WhatIf, WhatIfApi
 from ostler.hub.api.why import WhyApi
+from ostler.hub.beside import Beside
 from ostler.hub.cli_socket import CliSocket
 from ostler.hub.gateway.pages import ModelsApi
+from ostler.hub.gateway.playground import Playground
 from ostler.hub.permissions import ANY_METHOD
 from ostler.hub.services import Services
 from ostler.hub.sessions import Sessions
+from ostler.hub.web import errors
 from ostler.hub.web.pages import Pages
 from ostler.hub.web.session import Login, SessionApi, Shown
 
@@ -82,6 +86,13 @@ def routes(
     return found
 
 
+def looking(curves: CurvesApi, playground: Playground) -> list[Route]:
+    return [
+        _post("/v1/models/chat", playground.chat, "Talk to a model, as the gateway's /v1/chat/completions"),
+        _get("/v1/jobs/{id}/curves", curves.show, "Show what a job takes and tells over time", query=("attempt",)),
+    ]
+
+
 def guarding(audit: AuditApi, secrets: SecretsApi) -> list[Route]:
     one, query = "/v1/secrets/{name}", ("user", "fleet")
     return [
@@ -92,8 +103,9 @@ def guarding(audit: AuditApi, secrets: SecretsApi) -> list[Route]:
     ]
 
 
-def sockets(workers: Sessions, cli: CliSocket, services: Services) -> list[SocketRoute]:
+def sockets(workers: Sessions, cli: CliSocket, services: Services, beside: Beside) -> list[SocketRoute]:
     return [
+        SocketRoute(path="/v1/jobs/{id}/exec", endpoint=beside.serve),
         SocketRoute(path="/v1/ws/worker", endpoint=workers.serve),
         SocketRoute(path="/v1/ws/cli", endpoint=cli.serve),
         SocketRoute(path="/v1/ws/relay/{relay_id}", endpoint=services.relays.serve),
@@ -114,6 +126,7 @@ def _web(session: SessionApi, pages: Pages) -> list[Route]:
     return [
         _get("/", pages.index, "Show the dashboard"),
         _get("/assets/{path:path}", pages.asset, "Fetch a file of the dashboard"),
+        _get("/docs/errors/{name}", errors.explain, "Say what an error means, and what to do"),
         _post(one, session.begin, "Log a browser in with a token", body=Login, answer=Shown),
         _get(one, session.show, "Say whose session this is", answer=Shown),
         Route(method="DELETE", path=one, handler=session.end, summary="Log a browser out", status=204),
@@ -139,7 +152,7 @@ def jobs_in_the_ledger(jobs: JobsApi) -> list[Route]:
     query = ("state", "status", "name", "user", *PAGE)
     return [
         _get("/v1/jobs", jobs.listing, "List jobs, newest first", query=query),
-        _get(f"{one}/tasks", jobs.tasks, "List the tasks of an array", query=("after", "limit")),
+        _get(f"{one}/tasks", jobs.tasks, "List the tasks of an array", query=("after", "limit", "ended")),
         _get(f"{one}/events", jobs.events, "List what has happened to a job", query=("after",)),
         _get(f"{one}/result", jobs.result, "Fetch the value that a function returned"),
         _post(f"{one}/results", jobs.results, "Fetch the values of several tasks of an array", body=Indices),
@@ -161,7 +174,7 @@ def _foresight(foresight: ForesightApis) -> list[Route]:
 
 def _fleet(fleet: FleetApi) -> list[Route]:
     return [
-        _get("/v1/workers", fleet.workers, "List the workers", query=("backend", *PAGE)),
+        _get("/v1/workers", fleet.workers, "List the workers", query=("backend", "id", *PAGE)),
         _get("/v1/workers/{id}", fleet.worker, "Show a worker"),
         _post("/v1/workers/{id}/drain", fleet.drain, "Close a worker to new work"),
         _post("/v1/workers/{id}/resume", fleet.resume, "Open a drained worker again"),
@@ -244,7 +257,8 @@ def _artifacts(artifacts: ArtifactsApi) -> list[Route]:
         Route(method="PUT", path=path, handler=artifacts.put, summary=upload, takes=BYTES, status=201, also=(200, 202)),
         # Before the route for GET, which would answer HEAD too.
         Route(method="HEAD", path=path, handler=artifacts.head, summary="Say how much of an artifact is here"),
-        _get(path, artifacts.fetch, "Fetch an artifact"),
+        _get(path, artifacts.fetch, "Fetch an artifact", query=("direct",), also=(307,)),
+        _post(f"{path}/direct", artifacts.ask, "Ask where to bring an artifact", query=("size",), also=(201,)),
         _get("/v1/artifacts", artifacts.listing, "List the artifacts", query=("job", "model", *PAGE)),
         _post(
             "/v1/artifacts/gc",
@@ -277,7 +291,8 @@ def _workers(logs: LogsApi) -> list[Route]:
             also=(200,),
             status=201,
         ),
-        _get(blob, logs.get_blob, "Fetch bytes by their sha256"),
+        _get(blob, logs.get_blob, "Fetch bytes by their sha256", query=("direct",), also=(307,)),
+        _post(f"{blob}/direct", logs.ask_for_blob, "Ask where to bring bytes", query=("size",), also=(201,)),
         Route(
             method="PUT",
             path=checkpoint,
@@ -287,5 +302,12 @@ def _workers(logs: LogsApi) -> list[Route]:
             also=(200,),
             status=201,
         ),
-        _get(checkpoint, logs.get_checkpoint, "Fetch a task's checkpoint"),
+        _get(checkpoint, logs.get_checkpoint, "Fetch a task's checkpoint", query=("direct",), also=(307,)),
+        _post(
+            f"{checkpoint}/direct",
+            logs.ask_for_checkpoint,
+            "Ask where to bring a task's checkpoint",
+            query=("size",),
+            also=(201,),
+        ),
     ]

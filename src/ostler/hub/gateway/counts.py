@@ -14,25 +14,32 @@ BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0,
 
 
 class Histogram:
-    """Seconds, by model."""
+    """Seconds, by one label: of the gateway's that is the model."""
 
-    def __init__(self, name: str, what: str) -> None:
+    def __init__(self, name: str, what: str, label: str = "model", bounds_s: tuple[float, ...] = BOUNDS_S) -> None:
         self._name = name
         self._what = what
+        self._label = label
+        self._bounds_s = bounds_s
         self._buckets: dict[str, list[int]] = {}
         self._sums: dict[str, float] = {}
 
-    def observe(self, model: str, seconds: float) -> None:
-        buckets = self._buckets.setdefault(model, [0] * (len(BOUNDS_S) + 1))
-        buckets[bisect_left(BOUNDS_S, seconds)] += 1
-        self._sums[model] = self._sums.get(model, 0.0) + seconds
+    def observe(self, of: str, seconds: float) -> None:
+        buckets = self._buckets.get(of)
+        if buckets is None:
+            buckets = self._buckets[of] = [0] * (len(self._bounds_s) + 1)
+        buckets[bisect_left(self._bounds_s, seconds)] += 1
+        self._sums[of] = self._sums.get(of, 0.0) + seconds
+
+    def count(self, of: str) -> int:
+        return sum(self._buckets.get(of, ()))
 
     def collect(self) -> Metric:
-        family = HistogramMetricFamily(self._name, self._what, labels=["model"])
-        bounds = [*map(str, BOUNDS_S), "+Inf"]
-        for model, buckets in self._buckets.items():
+        family = HistogramMetricFamily(self._name, self._what, labels=[self._label])
+        bounds = [*map(str, self._bounds_s), "+Inf"]
+        for of, buckets in self._buckets.items():
             counted = [(bound, float(count)) for bound, count in zip(bounds, accumulate(buckets), strict=True)]
-            family.add_metric([model], counted, self._sums[model])
+            family.add_metric([of], counted, self._sums[of])
         return family
 
 
@@ -63,6 +70,11 @@ class Counts:
 
     def stopped(self, model: str, reason: str) -> None:
         self._evictions[model, reason] += 1
+
+    def swaps(self, model: str) -> dict[str, int]:
+        """How often it came and how often it went since the hub started."""
+        stops = sum(number for (name, _), number in self._evictions.items() if name == model)
+        return {"loads": self._seconds["load"].count(model), "stops": stops}
 
     def collect(self, instances: Instances, queued: Counter[str]) -> Iterator[Metric]:
         requests = CounterMetricFamily("ostler_model_requests", "Requests answered", labels=["model", "status"])

@@ -204,6 +204,7 @@ def _model(gateway: Gateway, name: str) -> Document:
         "served": sum(one.served for one in instances),
         "idle_s": round(min(idle), 3) if idle else None,
         "load_s": _load_s(first) if first else None,
+        **gateway.counts.swaps(name),
         **_sizes(gateway, name),
         "pinned": gateway.memory.is_pinned(gateway.settings.models[name]),
         "error": gateway.errors.get(name),

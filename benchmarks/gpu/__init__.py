@@ -1,0 +1,1 @@
+"""What Ostler does with a real NVIDIA GPU (run.sh)."""

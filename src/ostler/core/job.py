@@ -1,0 +1,76 @@
+"""A job that has not ended, or that still holds room."""
+
+from typing import TYPE_CHECKING, Optional
+
+import msgspec
+
+from ostler.core.ranges import ONE, Ranges
+from ostler.domain import states
+from ostler.domain.job import Terms
+from ostler.domain.records import Dropped
+
+if TYPE_CHECKING:
+    from ostler.core.attempt import Task
+    from ostler.core.index import Shape
+    from ostler.core.queueing.queue import Lane
+
+
+class Job(msgspec.Struct, kw_only=True, gc=False):
+    """Small, and nothing that the collector walks: a queue may hold a million of them."""
+
+    id: str
+    seq: int
+    user: str
+    shape: "Shape"
+    terms: Terms
+    size: int
+    queued: float
+    """When its wait began: at its submission, or at the last requeue."""
+    queued_at: float = 0.0
+    state: str = states.PENDING
+    waiting: Ranges = ONE
+    """Half-open ranges of the indices that wait to be placed."""
+    tasks: dict[int, "Task"] | None = None
+    """Those to which something has happened, and which have not ended or still hold room."""
+    ended: dict[str, int] | None = None
+    """How many tasks have ended, by state."""
+    dropped: tuple[Dropped, ...] = ()
+    """Indices that ended without ever being placed: they have no rows of their own."""
+    finished_at: float | None = None
+    reason: str = ""
+    cancelled: bool = False
+    snapshot: str = ""
+    kind: int = 0
+    """What the runs of its like are known by; 0: none."""
+    blocked_on: set[str] | None = None
+    """Jobs that must succeed first."""
+    lane: Optional["Lane"] = None
+    prev: Optional["Job"] = None
+    next: Optional["Job"] = None
+
+    @property
+    def is_gang(self) -> bool:
+        return self.shape.request.nodes > 1
+
+    def may_be_placed(self) -> bool:
+        """It waits for nothing but room. A gang is placed whole or not at all."""
+        if not self.waiting or self.blocked_on:
+            return False
+        return not self.is_gang or self.count_waiting() == self.size
+
+    def wants_room(self) -> bool:
+        """Something of it waits, or will as soon as its last processes are gone."""
+        pending = any(task.state == states.PENDING for task in (self.tasks or {}).values())
+        return self.state not in states.TERMINAL and (bool(self.waiting) or pending)
+
+    def task_id(self, index: int) -> str:
+        return f"{self.id}.{index}" if self.size else self.id
+
+    def total(self) -> int:
+        return self.size or 1
+
+    def count_waiting(self) -> int:
+        return sum(high - low for low, high in self.waiting)
+
+    def count_ended(self) -> int:
+        return sum((self.ended or {}).values())

@@ -1,0 +1,63 @@
+"""Ends that the worker has not been told of yet. In the journal they are by then.
+
+An end behind which another task begins by itself makes nobody idle, so it may wait a moment for others: the worker, and
+through it the hub, is woken once for many. Whose place nobody takes is told of at once, with all that was to be told.
+
+Standard library only: the supervisor imports this.
+"""
+
+from typing import Any
+
+from ostler.runtime.attempts import Folders
+from ostler.runtime.clock import Moment, also_asleep
+from ostler.runtime.frames import quote
+from ostler.runtime.journal import Journal
+
+WITHIN_S = 0.01
+MOST = 64
+NEVER = float("inf")
+
+
+class News:
+    def __init__(self, journal: Journal, folders: Folders) -> None:
+        self._journal = journal
+        self._folders = folders
+        self._untold: list[tuple[dict[str, Any], str, Moment | None]] = []
+        """With their text, and since when something of them may have been left."""
+        self.tell_at = NEVER
+
+    def __len__(self) -> int:
+        return len(self._untold)
+
+    def add(self, end: dict[str, Any], made_at: Moment | None = None, *, followed: bool = False) -> None:
+        name = end["attempt"]
+        text = (
+            f'{{"attempt":"{name}","task_id":{quote(end["task_id"])},"exit_code":{end["exit_code"]},'
+            f'"error":{quote(end["error"])},"stopped":{quote(end["stopped"])},'
+            f'"started_at":{end["started_at"]!r},"finished_at":{end["finished_at"]!r},'
+            f'"ran_s":{end.get("ran_s", 0.0):.6f},"peak_memory_mib":{end.get("peak_memory_mib", 0)}'
+            + (f',"result":"{end["result"]}"}}' if end.get("result") else "}")
+        )
+        self._journal.ended(name, end, text)
+        self._untold.append((end, text, made_at))
+        if not followed or len(self._untold) >= MOST:
+            self.tell_at = 0.0
+        elif self.tell_at == NEVER:
+            self.tell_at = also_asleep() + WITHIN_S
+
+    def take(self, now: float) -> list[str]:
+        """Those that are to be told by now, encoded. All of them are on the disk when this returns."""
+        if not self._untold:
+            return []
+        self._journal.flush_ends()
+        if now < self.tell_at:
+            return []
+        untold, self._untold, self.tell_at = self._untold, [], NEVER
+        return [self._with_what_it_left(end, text, made_at) for end, text, made_at in untold]
+
+    def _with_what_it_left(self, end: dict[str, Any], text: str, made_at: Moment | None) -> str:
+        """Looked at now and not at once: those that waited for this end have begun by now."""
+        if "left_nothing" not in end:
+            since = made_at.by_the_files() if made_at is not None else 0.0
+            end["left_nothing"] = since > 0 and self._folders.is_as_new(end["attempt"], since)
+        return f'{text[:-1]},"left_nothing":true}}' if end["left_nothing"] else text
