@@ -13,6 +13,7 @@ from tests.protocol.client import Worker
 
 from ostler.core.events import DrainRequested
 from ostler.domain.errors import NotFound
+from ostler.hub.foresight import Foresight
 from ostler.hub.lag import Lag
 from ostler.hub.main import Hub
 from ostler.hub.server import Server
@@ -150,6 +151,10 @@ class RunningHub:
 
     def lag(self) -> Lag:
         return self._hub.metrics.lag
+
+    @property
+    def foresight(self) -> Foresight:
+        return self._hub.foresight
 
     def connections(self) -> int:
         """Of workers."""

@@ -14,8 +14,14 @@ from ostler.hub.api import whatif
 
 Document = dict[str, Any]
 
-PATIENT = {"within_s": 20}
+PATIENT_S = 20.0
 """What is looked for is found much sooner, except where many tests run at once."""
+PATIENT = {"within_s": PATIENT_S}
+
+
+@pytest.fixture(autouse=True)
+def patience(hub: RunningHub) -> None:
+    hub.foresight.within_s = PATIENT_S
 
 
 async def busy(hub: RunningHub, api: Api) -> tuple[str, str]:

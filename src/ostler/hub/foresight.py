@@ -120,11 +120,12 @@ class Foresight:
         self._questions: dict[Hashable, Question] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._at_once = asyncio.Semaphore(QUESTIONS_AT_ONCE)
+        self.within_s = WITHIN_S
 
-    async def expected(self, job_id: str, within_s: float = WITHIN_S) -> Document:
-        """When it begins and ends, as well as is known within that time."""
+    async def expected(self, job_id: str) -> Document:
+        """When it begins and ends, as well as is known in time."""
         forecast = await self.present(job_id)
-        await forecast.known(job_id, within_s)
+        await forecast.known(job_id, self.within_s)
         last, asked = self._last, await self._loop.look(lambda fleet, _: _arrival(fleet, job_id))
         if last is not None and asked <= last.newest and not forecast.outlook.knows(job_id):
             forecast = max((forecast, last), key=lambda one: one.outlook.depth(job_id))
