@@ -216,6 +216,15 @@ async def test_what_the_hub_refuses_is_shown_as_it_is_written(yard: Yard, jobs: 
         await until(lambda: "no [/red] [b]worker[/b]" in shown(app), "it is shown")
 
 
+async def test_that_a_token_opens_nothing_any_more_is_told_in_the_hubs_words(yard: Yard, jobs: dict[str, str]) -> None:
+    with client(yard) as hub:
+        made = hub.create_token("viewer", "vera")
+        async with watching(yard, SIZES[0], made["token"]) as (app, _):
+            hub.revoke_token(made["id"])
+            await until(lambda: "refused for" in shown(app) and "token" in shown(app), "it is told why")
+            assert "no hub for" not in shown(app)
+
+
 async def test_a_hub_that_is_killed_is_told_and_comes_back_by_itself(
     yard: Yard, jobs: dict[str, str], tmp_path: Path
 ) -> None:

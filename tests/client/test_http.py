@@ -21,7 +21,8 @@ from ostler.client.errors import (
     WaitTimeout,
 )
 from ostler.client.http import Hub
-from ostler.client.job import wait_for_end
+from ostler.client.job import Job, wait_for_end
+from ostler.client.mapping import Calls, Results
 from ostler.client.transport import Patience
 from ostler.domain.errors import Conflict, NotAllowed, NotAuthenticated, QuotaExceeded, TooLarge, Unreadable
 
@@ -252,11 +253,10 @@ def test_a_large_blob_that_is_there_already_is_not_sent_again() -> None:
     assert scripted.requests[1].body == data
 
 
-def test_results_are_fetched_a_thousand_at_a_time() -> None:
-    with ScriptedHub(reply({"results": {"0": "aGk="}}), reply({"results": {}})) as scripted, connect(scripted) as hub:
-        assert hub.results("j1", range(1500)) == {0: b"hi"}
-    sizes = [len(msgspec.json.decode(request.body)["indices"]) for request in scripted.requests]
-    assert sizes == [1000, 500]
+def test_of_results_it_is_told_which_were_too_much_for_one_answer() -> None:
+    with ScriptedHub(reply({"results": {"0": "aGk="}, "left_out": [2]})) as scripted, connect(scripted) as hub:
+        assert hub.results("j1", [0, 1, 2]) == ({0: b"hi"}, [2])
+    assert msgspec.json.decode(scripted.requests[0].body) == {"indices": [0, 1, 2]}
 
 
 def test_waiting_goes_on_through_a_hub_that_restarts() -> None:
@@ -282,6 +282,15 @@ def test_a_wait_that_is_over_says_where_the_job_is() -> None:
         wait_for_end(hub, "j1", 0)
     assert caught.value.document == running
     assert isinstance(caught.value, TimeoutError)
+
+
+def test_a_map_that_has_no_time_left_says_so_though_there_is_no_hub() -> None:
+    with ScriptedHub(drop) as scripted, Hub(scripted.url, patience=Patience(tries=1, outage_s=3600.0)) as hub:
+        calls = Calls(hub, "j1", {"array": 2})
+        results = Results(Job(hub, {"id": "j1", "state": "running"}), calls, 0.2, keep_errors=False)
+        with pytest.raises(WaitTimeout, match=r"job j1 was waited for 0.2 s; no hub answers"):
+            next(results)
+    assert not any(path.endswith("/cancel") for path in scripted.paths)
 
 
 def test_many_threads_share_one_hub() -> None:

@@ -224,8 +224,9 @@ def test_a_map_that_takes_too_long_and_an_empty_one(fleet: Fleet, tmp_path: Path
 
 
 def test_large_values_of_a_map_come_in_several_batches(fleet: Fleet) -> None:
-    sizes = [200_000 + step for step in range(6)]
+    sizes = [*(200_000 + step for step in range(6)), *(3_000_000 + step for step in range(3)), 5_000_000, 10, 6_000_000]
     assert [len(value) for value in fleet.map(lambda size: b"x" * size, sizes)] == sizes
+    assert sorted(len(value) for value in fleet.map(lambda size: b"x" * size, sizes, ordered=False)) == sorted(sizes)
 
 
 # The executor, and threads

@@ -173,8 +173,9 @@ def test_a_full_disk_fails_the_commit_whole_and_later_ones_work_when_there_is_ro
 
 
 def test_a_failed_write_to_the_disk_fails_the_commit_whole(path: Path) -> None:
-    hub = child(path, FAIL_TO_WRITE)
-    output, _ = hub.communicate()
+    with child(path, FAIL_TO_WRITE) as hub:
+        assert hub.stdout is not None
+        output = hub.stdout.read()  # `communicate` does not look at what has been read ahead
     assert "the disk failed to read or write" in output
     assert output.splitlines()[-1] == "job-1 job-3"
 

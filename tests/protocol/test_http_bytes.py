@@ -9,6 +9,7 @@ from tests.protocol.api import Answer, Api
 from tests.protocol.client import Assignment, Worker
 from tests.protocol.hub import RunningHub
 
+from ostler.hub.api import jobs
 from ostler.store import logs
 
 
@@ -285,6 +286,23 @@ async def test_the_values_of_an_array_are_fetched_together(api: Api, worker: Wor
     assert {index: base64.b64decode(value) for index, value in found["results"].items()} == {"0": b"zero", "1": large}
     (await api.call("GET", f"/v1/jobs/{job}.2/result")).problem(404)
     assert (await api.call("GET", f"/v1/jobs/{job}.1/result")).body == large
+
+
+async def test_no_more_values_are_put_into_one_answer_than_the_hub_can_make_in_a_moment(
+    api: Api, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MAX_RESULTS_BYTES", 1000)
+    job = await api.submit(array=4)
+    tasks = await worker.take_all(*(f"{job}.{index}" for index in range(4)))
+    for task, size in zip(tasks, (600, 500, 5000, 400), strict=True):
+        data = bytes([size % 251]) * size
+        await api.call("PUT", named(data), data=data)
+        await worker.end(task, artifact_id=hashlib.sha256(data).hexdigest())
+    found = await api.post(f"/v1/jobs/{job}/results", {"indices": [0, 1, 2, 3]})
+    assert (list(found["results"]), found["left_out"]) == (["0", "3"], [1, 2])
+    again = await api.post(f"/v1/jobs/{job}/results", {"indices": found["left_out"]})
+    assert (list(again["results"]), again["left_out"]) == (["1"], [2])
+    assert len((await api.call("GET", f"/v1/jobs/{job}.2/result")).body) == 5000
 
 
 @pytest.mark.parametrize(("body", "status"), [(b"not json", 400), (b"{}", 422), (b'{"indices": ["a"]}', 422)])

@@ -1,6 +1,8 @@
 """Somebody is told what became of jobs, seen from inside the hub: many at once, and where somebody does not answer."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,10 +12,11 @@ import msgspec
 import pytest
 from aiohttp import web
 from tests.protocol.hub import RunningHub
+from tests.runtime.tasks import gone
 
 from ostler.domain.notices import NotifySettings, Target
 from ostler.domain.records import FeedRecord
-from ostler.hub import notices
+from ostler.hub import delivering, notices
 
 
 class Receiver:
@@ -99,6 +102,48 @@ async def test_whoever_is_busy_keeps_nobody_else_from_being_told(tmp_path: Path,
             await cancelled(hub, "busy")
         await cancelled(hub, "hook")
         await receiver.have(1)
+
+
+async def test_the_end_of_an_array_of_which_one_task_was_run_again_is_told_again(tmp_path: Path) -> None:
+    async with telling(tmp_path) as (hub, receiver):
+        worker = await hub.worker()
+        job = await hub.api.submit(array=2, notify=["hook"])
+        first, second = await worker.take_all(f"{job}.0", f"{job}.1")
+        await worker.end(first)
+        await worker.end(second, "failed", exit_code=1)
+        await receiver.have(1)
+        await hub.api.post(f"/v1/jobs/{job}.1/requeue")
+        await worker.end(await worker.take(f"{job}.1"))
+        await receiver.have(2)
+        assert await hub.api.state(job) == "succeeded"
+
+
+def a_notice() -> delivering.Notice:
+    return delivering.Notice(seq=1, event="failed", title="t", text="it failed", document={})
+
+
+async def test_a_command_that_leaves_something_in_the_background_has_delivered_its_notice(tmp_path: Path) -> None:
+    command = ("sh", "-c", f"cat >> {tmp_path}/mail; echo $$ > {tmp_path}/group; sleep 600 & exit 0")
+    try:
+        await delivering._run(a_notice(), command)
+        assert (tmp_path / "mail").read_text() == "it failed\n"
+    finally:
+        os.killpg(int((tmp_path / "group").read_text()), signal.SIGKILL)
+
+
+async def test_a_command_that_takes_too_long_is_ended_with_all_that_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivering, "TRY_S", 0.5)
+    command = ("sh", "-c", f"sleep 600 & echo $! > {tmp_path}/child; wait")
+    with pytest.raises(TimeoutError, match=r"sh took over 0\.5 s"):
+        await delivering._run(a_notice(), command)
+    await gone(int((tmp_path / "child").read_text()))
+
+
+async def test_what_a_command_says_when_it_fails_is_told() -> None:
+    with pytest.raises(ConnectionError, match="sh ended with 3: no such address"):
+        await delivering._run(a_notice(), ("sh", "-c", "echo first; echo no such address >&2; exit 3"))
 
 
 def test_a_name_does_not_break_out_of_the_line_that_it_is_told_in(tmp_path: Path) -> None:

@@ -84,6 +84,18 @@ async def test_an_id_that_a_client_chose_is_not_run_again_by_accident(hub: Runni
     assert (await hub.api.post("/v1/jobs", {"id": "mine", "command": ["true"]}, 200))["id"] == "mine"
 
 
+async def test_how_a_job_ended_that_is_gone_is_told_to_nobody_else(hub: RunningHub) -> None:
+    ann, worker = await hub.user("ann"), await hub.worker()
+    await done(ann, worker, id="hers", command=["true"])
+    await ann.submit(gpu_count=8)
+    await worker.leave()
+    await keeping(hub)
+    ann, bob = await hub.user("ann"), await hub.user("bob")
+    refused = await bob.call("POST", "/v1/jobs", json={"command": ["true"], "depends_on": ["hers"]})
+    assert "there is no job hers" in refused.problem(422)["detail"]
+    assert await ann.state(await ann.submit(depends_on=["hers"], gpu_count=8)) == "pending"
+
+
 async def test_what_a_live_job_depends_on_stays_with_its_logs(hub: RunningHub) -> None:
     worker = await hub.worker()
     first = await hub.api.submit(id="first")

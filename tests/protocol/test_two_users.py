@@ -148,6 +148,13 @@ async def test_what_his_own_names_stand_for_does_not_tell_him_of_hers(hub: Runni
         assert (await bob.job(name))["id"] == own
 
 
+async def test_who_asks_for_her_jobs_is_not_shown_his_own_instead(hub: RunningHub, hers: Hers) -> None:
+    bob = await hub.user("bob")
+    own = await bob.submit(min_cpu_cores=1000)
+    assert (await bob.get("/v1/jobs?user=ann"))["jobs"] == []
+    assert [job["id"] for job in (await bob.get("/v1/jobs?user=bob"))["jobs"]] == [own]
+
+
 async def test_he_cannot_wait_for_her_jobs_end(hub: RunningHub, hers: Hers) -> None:
     bob = await hub.user("bob")
     told = []

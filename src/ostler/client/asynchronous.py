@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 from ostler.client.errors import HubUnreachable
 from ostler.client.fleet import Fleet, connect
 from ostler.client.http import Document
-from ostler.client.job import Job, outcome_of, still_running
+from ostler.client.job import Job, endure, is_away, outcome_of, still_running
 from ostler.client.mapping import FIRST_PAUSE_S, LONGEST_PAUSE_S, Calls
 from ostler.client.resources import Options
 from ostler.client.streams import Outage
@@ -108,10 +108,8 @@ class AsyncFleet:
         try:
             async for outcome in self._outcomes(calls, deadline, timeout or 0.0):
                 yield outcome.error if return_exceptions and outcome.error is not None else outcome.get()
-        except HubUnreachable:
-            raise
-        except BaseException:
-            if not calls.done:
+        except BaseException as error:
+            if not calls.done and not is_away(error):
                 with contextlib.suppress(Exception):
                     await self.run(job.cancel)
             raise
@@ -123,7 +121,7 @@ class AsyncFleet:
             try:
                 found = await self.run(calls.step, 0.0)
             except HubUnreachable as error:
-                await self.run(outage.endure, error)
+                await self.run(endure, outage, error, calls.job_id, deadline, timeout)
                 continue
             outage.over()
             for outcome in found:

@@ -155,14 +155,11 @@ class Hub:
         """What the function's process wrote, unopened; NotFound where there is nothing."""
         return self._transport.request("GET", _job(job_id) + "/result").body
 
-    def results(self, job_id: str, indices: Iterable[int]) -> dict[int, bytes]:
-        """The results of those of an array's tasks that have one."""
-        wanted, found = list(indices), dict[int, bytes]()
-        for start in range(0, len(wanted), RESULTS_PER_CALL):
-            asked = {"indices": wanted[start : start + RESULTS_PER_CALL]}
-            page = self._post(_job(job_id) + "/results", asked)["results"]
-            found.update((int(index), base64.b64decode(text)) for index, text in page.items())
-        return found
+    def results(self, job_id: str, indices: Sequence[int]) -> tuple[dict[int, bytes], list[int]]:
+        """The results of those of an array's tasks that have one, and those that were too much for one answer.
+        No more than RESULTS_PER_CALL are looked at."""
+        page = self._post(_job(job_id) + "/results", {"indices": indices})
+        return {int(index): base64.b64decode(text) for index, text in page["results"].items()}, page["left_out"]
 
     # Logs
 

@@ -96,9 +96,7 @@ def wait_for_end(hub: Hub, job_id: str, timeout: float | None) -> Document:
         try:
             document = hub.job(job_id, wait=left_s)
         except HubUnreachable as error:
-            if deadline is not None and time.monotonic() >= deadline:
-                raise WaitTimeout(f"job {job_id} was waited for {timeout:g} s; {error}") from error
-            outage.endure(error)
+            endure(outage, error, job_id, deadline, timeout or 0.0)
             continue
         outage.over()
         if watching is not None:
@@ -107,6 +105,18 @@ def wait_for_end(hub: Hub, job_id: str, timeout: float | None) -> Document:
             return document
         if deadline is not None and time.monotonic() >= deadline:
             raise still_running(document, timeout or 0.0)
+
+
+def endure(outage: Outage, error: HubUnreachable, job_id: str, deadline: float | None, timeout: float) -> None:
+    """Wait a moment for a hub that is away; WaitTimeout where there is no time left for that."""
+    if deadline is not None and time.monotonic() >= deadline:
+        raise WaitTimeout(f"job {job_id} was waited for {timeout:g} s; {error}") from error
+    outage.endure(error, deadline)
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether there is no hub that could be told to cancel what nobody waits for any more."""
+    return isinstance(error, HubUnreachable) or isinstance(error.__cause__, HubUnreachable)
 
 
 def still_running(document: Document, timeout: float) -> WaitTimeout:

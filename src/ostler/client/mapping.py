@@ -10,12 +10,13 @@ from ostler.client import notebook
 from ostler.client.errors import HubUnreachable
 from ostler.client.functions import Outcome
 from ostler.client.http import RESULTS_PER_CALL, Document, Hub
-from ostler.client.job import Job, call_outcome, failure, still_running
+from ostler.client.job import Job, call_outcome, endure, failure, is_away, still_running
 from ostler.client.streams import Outage
 from ostler.domain.states import FAILED, SUCCEEDED, TERMINAL
 
 FIRST_BATCH = 64
-BATCH_BYTES = 16 * 1024 * 1024
+BATCH_BYTES = 4 * 1024 * 1024
+"""As much as the hub puts into one answer."""
 ROWS = 1000
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
@@ -70,7 +71,7 @@ class Calls:
             try:
                 found = self.step(max(0.0, min(pause_s, left_s)))
             except HubUnreachable as error:
-                outage.endure(error)
+                endure(outage, error, self.job_id, deadline, timeout)
                 continue
             outage.over()
             yield from found
@@ -94,10 +95,16 @@ class Calls:
             return
         ended = {index: row for index, row in rows.items() if row["state"] in (SUCCEEDED, FAILED)}
         data = {index: base64.b64decode(row["value"]) for index, row in ended.items() if row.get("value") is not None}
-        if larger := [index for index in ended if index not in data]:
-            data |= self._hub.results(self.job_id, larger)
-        for index, row in rows.items():
-            self._ready[index] = call_outcome(self._hub, {**row, "spec": self._spec}, data.get(index))
+        later: set[int] = set()
+        if larger := sorted(index for index in ended if index not in data):
+            found, left_out = self._hub.results(self.job_id, larger)
+            if larger[0] in left_out:
+                # The first is waited for; what comes after it may come after it.
+                found[larger[0]] = self._hub.result(f"{self.job_id}.{larger[0]}")
+            data |= found
+            later = set(left_out) - found.keys()
+        for index in rows.keys() - later:
+            self._ready[index] = call_outcome(self._hub, {**rows[index], "spec": self._spec}, data.get(index))
         self._adapt(data)
 
     def _next_rows(self) -> dict[int, Document]:
@@ -189,10 +196,8 @@ def _values(
             for outcome in calls.outcomes(deadline, timeout):
                 told(outcome.error is None)
                 yield outcome.error if keep_errors and outcome.error is not None else outcome.get()
-    except HubUnreachable:
-        raise
-    except BaseException:
-        if not calls.done:
+    except BaseException as error:
+        if not calls.done and not is_away(error):
             with contextlib.suppress(Exception):
                 job.cancel()
         raise

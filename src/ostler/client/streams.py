@@ -27,14 +27,15 @@ class Outage:
     def over(self) -> None:
         self._since, self._tried = None, 0
 
-    def endure(self, error: HubUnreachable) -> None:
-        """Wait a moment, or raise: the hub has been away for too long."""
+    def endure(self, error: HubUnreachable, until: float | None = None) -> None:
+        """Wait a moment, and no longer than until then, or raise: the hub has been away for too long."""
         now = time.monotonic()
         self._since = self._since or now
         self._tried += 1
         if now - self._since > self._patience.outage_s:
             raise error
-        time.sleep(min(self._patience.pause_s(self._tried), 5.0))
+        pause_s = min(self._patience.pause_s(self._tried), 5.0)
+        time.sleep(pause_s if until is None else max(0.0, min(pause_s, until - now)))
 
 
 class Stream:

@@ -241,6 +241,8 @@ class DepartedRecord(msgspec.Struct, kw_only=True):
     """In which it ended."""
     at: float
     """When it was removed."""
+    owner: str = ""
+    """Whose it was; empty where that was not written down."""
 
 
 class OutputKey(msgspec.Struct, kw_only=True, frozen=True):

@@ -3,7 +3,9 @@
 import asyncio
 import contextlib
 import os
-from typing import Any
+import signal
+import tempfile
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -95,21 +97,31 @@ async def _run(notice: Notice, command: tuple[str, ...]) -> None:
     argv = [word.replace(TITLE, notice.title) for word in command]
     env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     env |= {"OSTLER_EVENT": notice.event, "OSTLER_NOTICE": msgspec.json.encode(notice.document).decode()}
-    pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
+    # Files, not pipes: whatever it leaves behind in the background may hold on to them.
+    with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as said:
+        text.write(notice.text.encode() + b"\n")
+        text.seek(0)
+        code = await _ended(argv, env, text, said)
+        if code:
+            said.seek(max(0, said.seek(0, os.SEEK_END) - MOST_READ))
+            last = said.read().decode(errors="replace").strip().splitlines()[-1:]
+            raise ConnectionError(f"{argv[0]} ended with {code}: {''.join(last)[:200]}")
+
+
+async def _ended(argv: list[str], env: dict[str, str], text: IO[bytes], said: IO[bytes]) -> int:
+    null = asyncio.subprocess.DEVNULL
     try:
         process = await asyncio.create_subprocess_exec(
-            *argv, stdin=pipe, stdout=null, stderr=pipe, env=env, start_new_session=True
+            *argv, stdin=text, stdout=null, stderr=said, env=env, start_new_session=True
         )
     except OSError as error:
         raise Hopeless(f"{argv[0]} cannot be run: {error.strerror}") from None
     try:
         async with asyncio.timeout(TRY_S):
-            _, said = await process.communicate(notice.text.encode() + b"\n")
+            return await process.wait()
     except TimeoutError:
         raise TimeoutError(f"{argv[0]} took over {TRY_S:g} s") from None
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-    if process.returncode:
-        last = said.decode(errors="replace").strip().splitlines()[-1:]
-        raise ConnectionError(f"{argv[0]} ended with {process.returncode}: {''.join(last)[:200]}")
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

@@ -97,7 +97,7 @@ class Notices:
 
     def _look_at(self, record: FeedRecord) -> None:
         state, job_id = record.body.get("state"), record.subject
-        if state == states.PENDING and job_id not in self._asking:
+        if state in states.LIVE and job_id not in self._asking:
             job = self._loop.fleet.jobs.get(job_id)
             if job is not None and job.terms.notifies:
                 self._asking.add(job_id)  # it had ended, and was requeued

@@ -94,7 +94,9 @@ def _of_job(ledger: Ledger, job: JobRecord, most: int, wall: float) -> Remains:
     remains = _remains(ledger, job.id, 0, job.size, most)
     remains.state = job.state
     if not given_here(job.id, job.submitted_at):
-        remains.departed = DepartedRecord(id=job.id, digest=digest_of(job.spec), state=job.state, at=wall)
+        remains.departed = DepartedRecord(
+            id=job.id, digest=digest_of(job.spec), state=job.state, at=wall, owner=job.user
+        )
     return remains
 
 

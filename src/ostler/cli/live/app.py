@@ -18,7 +18,7 @@ from ostler.cli.live.screens import KEYS, Asked, Log, Told
 from ostler.cli.live.seen import News, Seen
 from ostler.cli.render.parts import state_text
 from ostler.cli.render.words import clean, since, span, titled
-from ostler.client.errors import OstlerError
+from ostler.client.errors import HubUnreachable, OstlerError
 from ostler.client.http import Hub
 from ostler.domain import states
 
@@ -84,6 +84,8 @@ class Top(App[None]):
         self._every_s = every_s
         self._seen: Seen | None = None
         self._away_since: float | None = None
+        self._refusal = ""
+        """What a hub that is there has said instead of an answer."""
         self._news: News | None = None
 
     def compose(self) -> ComposeResult:
@@ -134,6 +136,7 @@ class Top(App[None]):
 
     def _lost(self, error: OstlerError) -> None:
         self._away_since = self._away_since or time.monotonic()
+        self._refusal = "" if isinstance(error, HubUnreachable) else clean(str(error))
         self._tick()
 
     def on_resize(self, event: Resize) -> None:
@@ -147,7 +150,8 @@ class Top(App[None]):
         away.set_class(self._away_since is not None, "shown")
         if self._away_since is not None:
             gone = span(time.monotonic() - self._away_since)
-            away.update(f" no hub for {gone}; trying again. Below is what was known last. {self._hub.url}")
+            what = f"refused for {gone}: {self._refusal}" if self._refusal else f"no hub for {gone}; trying again"
+            away.update(Text(f" {what}. Below is what was known last. {self._hub.url}"))
         self._head()
 
     def _head(self) -> None:

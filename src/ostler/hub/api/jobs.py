@@ -16,9 +16,10 @@ from ostler.core.learning.kinds import kind_of
 from ostler.domain import states
 from ostler.domain.errors import BadInput, Hidden, NotAllowed, NotFound, Unreadable
 from ostler.domain.job import MANIFEST_USER, MAX_RUNTIME_HOURS, MAX_SPEC_BYTES, JobSpec, decode_spec
-from ostler.domain.records import JobRecord, ReceiptRecord
+from ostler.domain.records import JobRecord, ReceiptRecord, TaskRecord
 from ostler.hub.access import Caller
 from ostler.hub.api.depth import must_be_shallow
+from ostler.hub.api.downloads import download
 from ostler.hub.api.routes import caller_of, decode_body, json_response, number_in_query, read_body
 from ostler.hub.api.templates import Templates
 from ostler.hub.blobs import Brought
@@ -34,6 +35,9 @@ MAX_BATCH_BYTES = 64 * 1024 * 1024
 MAX_BATCH_JOBS = 20_000
 DECODED_AT_ONCE = 200
 MAX_WAIT_S = 60.0
+MAX_RESULTS = 1000
+MAX_RESULTS_BYTES = 4 * 1024 * 1024
+"""Of values in one answer, which is made in memory while the loop waits. Whatever is larger is fetched by itself."""
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 
@@ -118,9 +122,9 @@ class JobsApi:
         """To wait for somebody else's job would be to hear how it ended."""
         if caller.sees_all or not names:
             return
-        known = await self._loop.read(lambda ledger: ledger.jobs(sorted(names)))
-        for name in sorted(known):
-            if not caller.may_see(known[name].user):
+        owners = await self._loop.read(lambda ledger: _owners(ledger, names))
+        for name in sorted(owners):
+            if not caller.may_see(owners[name]):
                 raise BadInput(f"depends_on: there is no job {name}", [("depends_on", f"there is no job {name}")])
 
     async def listing(self, request: Request) -> Response:
@@ -131,7 +135,7 @@ class JobsApi:
         limit = number_in_query(request, "limit", 100, 1, 1000)
         before = number_in_query(request, "cursor", 0, 0, 2**62) or None
         name = query.get("name", "")
-        users = [user] if caller.sees_all else [caller.user, MANIFEST_USER]
+        users = [user] if caller.sees_all else [one for one in (caller.user, MANIFEST_USER) if user in ("", one)]
 
         def read(ledger: Ledger) -> list[JobView]:
             views = [
@@ -233,26 +237,42 @@ class JobsApi:
         target = await self.target(request)
         task_id = target.task_id
         task = await self._loop.read(lambda ledger: ledger.tasks([task_id]).get(task_id))
-        data = await self._result_bytes(task.result, task.result_id or task.artifact_id) if task is not None else None
-        if data is None:
+        if task is None or self._size_of_result(task) is None:
             raise NotFound(f"{task_id} has no result")
-        return Response(data, media_type="application/octet-stream")
+        if task.result is None:
+            return await download(self._blobs, _blob_of(task), request)
+        return Response(task.result, media_type="application/octet-stream")
 
     async def results(self, request: Request) -> Response:
         target = await self.target(request)
         body = await read_body(request, MAX_SPEC_BYTES)
-        wanted = decode_body(body, Indices).indices[:1000]
+        wanted = decode_body(body, Indices).indices[:MAX_RESULTS]
         ids = {f"{target.job.id}.{index}": index for index in wanted}
         rows = await self._loop.read(lambda ledger: ledger.tasks(list(ids)))
-        found = {
-            ids[row.id]: await self._result_bytes(row.result, row.result_id or row.artifact_id) for row in rows.values()
-        }
-        return json_response({"results": {str(index): data for index, data in found.items() if data is not None}})
+        found: dict[str, bytes] = {}
+        left_out: list[int] = []
+        room = MAX_RESULTS_BYTES
+        for task_id, index in ids.items():
+            size = self._size_of_result(rows[task_id]) if task_id in rows else None
+            if size is None:
+                continue
+            if size > room:
+                left_out.append(index)
+                continue
+            room -= size
+            found[str(index)] = await self._result_bytes(rows[task_id])
+        return json_response({"results": found, "left_out": left_out})
 
-    async def _result_bytes(self, inline: bytes | None, blob: str) -> bytes | None:
-        if inline is not None or not self._blobs.has(blob):
-            return inline
-        return await in_thread(STORE, _read, self._blobs, blob)
+    def _size_of_result(self, task: TaskRecord) -> int | None:
+        """None: it has left none."""
+        if task.result is not None:
+            return len(task.result)
+        blob = _blob_of(task)
+        stored = self._blobs.look(blob) if self._blobs.has(blob) else None
+        return stored.size if stored is not None else None
+
+    async def _result_bytes(self, task: TaskRecord) -> bytes:
+        return task.result if task.result is not None else await in_thread(STORE, _read, self._blobs, _blob_of(task))
 
     async def target(self, request: Request, *, changing: bool = False) -> Target:
         """The job that the path's id means: its id, a task's, an unambiguous prefix, or a name. Others' jobs
@@ -263,6 +283,17 @@ class JobsApi:
         is_id = text.partition(".")[0] in self._loop.fleet.jobs
         target = await self._loop.read(lambda ledger: resolve(ledger, text, _user_of(caller)), by_key=is_id)
         return _allowed(caller, text, target, changing=changing)
+
+
+def _owners(ledger: Ledger, names: set[str]) -> dict[str, str]:
+    """Whose jobs these are, or were."""
+    departed = {gone.id: gone.owner for gone in ledger.departed(sorted(names)).values()}
+    return departed | {job.id: job.user for job in ledger.jobs(sorted(names)).values()}
+
+
+def _blob_of(task: TaskRecord) -> str:
+    """Where its result is, if that did not go into its row."""
+    return task.result_id or task.artifact_id
 
 
 def _read(blobs: Shelf, blob: str) -> bytes:

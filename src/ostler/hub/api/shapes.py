@@ -118,6 +118,8 @@ class Events(msgspec.Struct):
 class Results(msgspec.Struct):
     results: dict[str, str]
     """By index, in base64: what the functions' processes wrote."""
+    left_out: list[int]
+    """Those that were too much for one answer: to be asked for again, or each by itself."""
 
 
 class Holder(msgspec.Struct):
