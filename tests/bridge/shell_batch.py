@@ -32,6 +32,7 @@ class ShellBatch:
         self.submitted: list[str] = []
         """Every attempt that was ever submitted, in order."""
         self._jobs: dict[str, _Job] = {}
+        self.looks = 0
 
     async def open(self) -> None:
         self._answer()
@@ -57,6 +58,7 @@ class ShellBatch:
 
     async def look(self, jobs: Collection[str]) -> dict[str, Sight]:
         self._answer()
+        self.looks += 1
         self._begin()
         known = {name: self._jobs[name] for name in jobs}
         return {name: self._sight(job) for name, job in known.items() if not job.forgotten}

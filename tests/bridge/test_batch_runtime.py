@@ -5,7 +5,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from tests.bridge.shell_batch import ShellBatch
 from tests.e2e.paddock import until
+from tests.runtime.tasks import is_alive
 
+from ostler.bridge import cluster as cluster_module
 from ostler.bridge import runtime as batch_runtime
-from ostler.bridge.base import Refusal
+from ostler.bridge.base import Refusal, Submission, Unanswered
 from ostler.bridge.cluster import Cluster
 from ostler.bridge.runtime import BatchRuntime, Turn
 from ostler.runtime.base import Ended, Launch
@@ -328,3 +330,63 @@ async def test_a_job_whose_record_is_gone_is_ended(system: ShellBatch, tmp_path:
     runtime._files.forget("a")
     async with bridge(system, tmp_path):
         await seen(lambda: not system.running(), "it has ended")
+
+
+async def test_a_bridge_that_starts_again_remembers_when_the_hub_was_last_in_contact(
+    system: ShellBatch, tmp_path: Path
+) -> None:
+    async with bridge(system, tmp_path) as runtime:
+        await runtime.renew(0.0)
+        await runtime.launch(task("a", "echo up > ../up; while ! test -e ../go; do sleep 0.02; done", lease_s=600.0))
+        assert await next_turn(runtime) == Turn("a", "")
+    async with bridge(system, tmp_path) as runtime:
+        looks = system.looks
+        await seen(lambda: system.looks > looks + 2, "it has looked at its clocks")
+        (runtime.folder("a") / "go").touch()
+        end = await next_end(runtime)
+        assert (end.exit_code, end.stopped) == (0, "")
+
+
+async def test_a_lease_that_is_over_when_the_bridge_starts_again_is_over(system: ShellBatch, tmp_path: Path) -> None:
+    async with bridge(system, tmp_path) as runtime:
+        await runtime.renew(0.0)
+        await runtime.launch(task("a", "exec sleep 600", lease_s=600.0, grace_s=0.1))
+        assert await next_turn(runtime) == Turn("a", "")
+        runtime._files.write_contact(["a"], time.time() - 601)
+    async with bridge(system, tmp_path) as runtime:
+        assert (await next_end(runtime)).stopped == "lost contact"
+
+
+class Late(ShellBatch):
+    """Takes the first jobs when it is asked to take others: whoever asked has given up by then."""
+
+    def __init__(self) -> None:
+        super().__init__(seats=1)
+        self._taken_late: list[Submission] | None = None
+
+    async def submit(self, jobs: Sequence[Submission]) -> dict[str, str | Refusal]:
+        if self._taken_late is None:
+            self._taken_late = list(jobs)
+            raise Unanswered("it did not end in time")
+        await super().submit(self._taken_late)
+        return await super().submit(jobs)
+
+
+@pytest.mark.parametrize("is_looked_for", [False, True])
+async def test_what_runs_as_a_job_that_was_taken_late_is_not_told_as_ended_before_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_looked_for: bool
+) -> None:
+    monkeypatch.setattr(cluster_module, "ADOPT_EVERY", 2 if is_looked_for else 10**6)
+    system = Late()
+    try:
+        async with bridge(system, tmp_path) as runtime:
+            up = runtime.folder("a") / "up"
+            await runtime.launch(task("a", "echo $$ > ../up; exec sleep 600", grace_s=1.0))
+            await seen(lambda: up.exists() and up.read_text(), "it runs")
+            if is_looked_for:
+                await seen(lambda: runtime.live["a"].running, "the bridge knows")
+            await runtime.stop("a", "preempted", 1.0)
+            assert (await next_end(runtime)).stopped == "preempted"
+            assert not is_alive(int(up.read_text()))
+    finally:
+        system.close()

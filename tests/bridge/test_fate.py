@@ -1,7 +1,9 @@
 """What became of an attempt, from all that can be known of it."""
 
+import pytest
+
 from ostler.bridge.base import Ask, Fate, Sight
-from ostler.bridge.fate import Found, conclude, is_settled
+from ostler.bridge.fate import KILLED, Found, conclude, is_settled
 from ostler.bridge.record import Exit, Record
 from ostler.bridge.script import NOT_ITS_TURN
 from ostler.runtime.base import Ended
@@ -47,6 +49,13 @@ def test_what_never_began_is_nobody_s_success() -> None:
     assert "not known there any more" in ended.error
     ended, _ = end(record(), over("lost", reason="NODE_FAIL"), BEGAN)
     assert ended.error == "the node of Slurm job 12 failed (NODE_FAIL)"
+
+
+@pytest.mark.parametrize("code", [2, 126, 127])
+def test_what_a_shell_says_that_did_not_find_the_script_is_not_taken_for_the_tasks_own_end(code: int) -> None:
+    ended, _ = end(record(), over(code=code), Found())
+    assert "the bridge's folder must be there on the node" in ended.error
+    assert ended.exit_code == KILLED, "so that it is tried again elsewhere"
 
 
 def test_what_a_node_that_is_taken_down_has_killed_is_lost_and_what_had_ended_before_is_not() -> None:

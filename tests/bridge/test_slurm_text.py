@@ -97,6 +97,8 @@ def test_the_states_in_which_a_node_takes_nothing(state: str, closed: str) -> No
         ("gpu:a100:4(S:0-1)", {"a100": 4}),
         ("gpu:a100:2(IDX:0,3),gpu:v100:1(IDX:5)", {"a100": 2, "v100": 1}),
         ("gpu:a100_1g.5gb:7", {"a100_1g.5gb": 7}),
+        ("gpu:2080ti:8(S:0-1)", {"2080ti": 8}),
+        ("gpu:a100:4,gpu:1080ti:8", {"a100": 4, "1080ti": 8}),
         ("craynetwork:4,gpu:h100:8,shard:h100:32", {"h100": 8}),
         ("cpu=8,mem=64G,node=1,gres/gpu=2", {"": 2}),
         ("gres/gpu:a100=2", {"a100": 2}),

@@ -452,3 +452,13 @@ async def test_a_log_that_has_grown_meanwhile_stays(shelves: Shelves) -> None:
     logs.append("a1", 3, b"two")
     logs.let_go("a1", size)
     assert list(shelves.folder.glob("logs/*/*.log")) and logs.read("a1", 0) == b"onetwo"
+
+
+async def test_a_note_that_a_power_cut_has_emptied_is_asked_for_in_the_bucket(shelves: Shelves) -> None:
+    store, name = shelves.artifacts(), sha256(SMALL)
+    await store.put(name, chunks(SMALL))
+    store.shelf.place(name).write_bytes(b"")
+    assert not store.shelf.has(name)
+    with await asyncio.to_thread(store.shelf.open, name) as file:
+        assert file.read() == SMALL
+    assert store.size(name) == len(SMALL)

@@ -45,6 +45,8 @@ def conclude(attempt: str, record: Record, sight: Sight | None, found: Found, sy
     elif fate == "cancelled":
         said = f"{job} was cancelled there, by somebody else"
     elif _is_lost(sight, found) or (found.exit is None and not _is_told(sight, found)):
+        # Whatever a shell said that did not find its script: it is not what the task has ended with.
+        code = code if found.exit is not None else KILLED
         error = _unseen(job, sight, found)
     end = Ended(attempt=attempt, task_id=record.task_id, exit_code=code, error=error, stopped=stopped)
     end.ran_s = found.exit.ran_s if found.exit is not None else 0.0

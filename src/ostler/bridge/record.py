@@ -90,6 +90,13 @@ class Folder:
         with contextlib.suppress(OSError):
             _replace(self.path(attempt) / script.JOB / script.RECORD, msgspec.json.encode(record))
 
+    def contact(self, attempt: str) -> float:
+        """When the hub was last in contact, as far as it was written down; 0.0: never."""
+        try:
+            return float((self.path(attempt) / script.JOB / script.CONTACT).read_text())
+        except (OSError, ValueError):
+            return 0.0
+
     def write_contact(self, attempts: Iterable[str], contact_at: float) -> None:
         for attempt in attempts:
             with contextlib.suppress(OSError):

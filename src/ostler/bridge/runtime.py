@@ -99,8 +99,17 @@ class BatchRuntime:
         live = Live(record=record, running=bool(held.started_at), since=also_asleep(), unsure=not record.job)
         if held.started_at:
             live.since -= max(0.0, time.time() - held.started_at)
+        if record.lease_s and (contact_at := self._files.contact(attempt)):
+            self._heard(max(0.0, time.time() - contact_at))
         self._enter(attempt, live)
         return held
+
+    def _heard(self, age_s: float) -> tuple[float, float]:
+        """Of the hub, so long ago; when that was last."""
+        at = (also_asleep() - age_s, time.time() - age_s)
+        if self._contact is None or at[0] > self._contact[0]:
+            self._contact = at
+        return self._contact
 
     async def launch(self, launch: Launch) -> None:
         attempt = launch.attempt
@@ -196,14 +205,12 @@ class BatchRuntime:
             self._tell(attempt, end)
 
     async def renew(self, age_s: float) -> None:
-        at = (also_asleep() - age_s, time.time() - age_s)
-        if self._contact is None or at[0] > self._contact[0]:
-            self._contact = at
+        contact = self._heard(age_s)
         leased = [attempt for attempt, live in self.live.items() if live.record.lease_s]
         every_s = min([CONTACT_EVERY_S, *(self.live[attempt].record.lease_s / 4 for attempt in leased)])
-        if leased and self._contact[0] - self._contact_written >= every_s:
-            self._contact_written = self._contact[0]
-            await asyncio.to_thread(self._files.write_contact, leased, self._contact[1])
+        if leased and contact[0] - self._contact_written >= every_s:
+            self._contact_written = contact[0]
+            await asyncio.to_thread(self._files.write_contact, leased, contact[1])
 
     async def forget(self, attempt: str) -> None:
         if attempt in self.live:
@@ -283,8 +290,10 @@ class BatchRuntime:
         for attempt, live in list(self.live.items()):
             known = [job for job in jobs.get(attempt, ()) if job != live.record.job]
             begun = [job for job in known if jobs[attempt][job].phase == "running"]
-            if live.over_since and begun:
-                live.record.job, live.over_since = begun[0], 0.0
+            if begun and (live.over_since or not live.running):
+                # An answer was late, and it is there twice: only one of them can have begun.
+                live.record.job, live.over_since, live.signalled = begun[0], 0.0, None
+                live.unsure = False
                 await self._save(attempt)
             elif live.unsure:
                 live.unsure = False
@@ -403,7 +412,10 @@ class BatchRuntime:
         live = self.live[attempt]
         found = await asyncio.to_thread(self._found, attempt, live.record)
         live.over_since = live.over_since or now
-        if not fate.is_settled(live.record, sight, found) and now < live.over_since + SETTLE_S:
+        # What has begun and was never seen to run may run as another job, which the next look at all of them shows.
+        is_elsewhere = found.began and found.exit is None and not live.running
+        is_settled = not is_elsewhere and fate.is_settled(live.record, sight, found)
+        if not is_settled and now < live.over_since + SETTLE_S:
             return True  # it is looked at again soon
         end, said = fate.conclude(attempt, live.record, sight, found, self._system)
         if said:

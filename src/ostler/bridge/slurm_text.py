@@ -49,7 +49,7 @@ _CLOSED = {
     "POWERING_DOWN": "being switched off",
     "BLOCKED": "blocked",
 }
-_GPU = re.compile(r"(?:gres/)?gpu(?::(?P<type>[A-Za-z][^:=,]*))?[:=](?P<count>\d+)")
+_GPU = re.compile(r"(?:gres/)?gpu(?::(?P<type>[^:=,]+))?[:=](?P<count>\d+)")
 _IN_BRACKETS = re.compile(r"\([^)]*\)")
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<rest>\d+(?::\d+){0,2})")
 

@@ -21,7 +21,7 @@ from typing import IO
 import msgspec
 
 from ostler.domain.errors import NotFound, StoreAway
-from ostler.store.base import ZSTD, Asked, Piece, Stored, differs, missing
+from ostler.store.base import ZSTD, Asked, Piece, Stored, differs, is_sha256, missing
 from ostler.store.bucket import MOST_COPIED, PART_BYTES, Client, Head, Refused, spans
 from ostler.store.files import Files
 from ostler.store.folder import Folder
@@ -62,6 +62,10 @@ class S3Shelf(Files):
         self._kind = kind
         self._abilities = abilities
         self._turns = Turns()
+
+    def has(self, sha256: str) -> bool:
+        """A note that a power cut has emptied says nothing: it is asked for in the bucket."""
+        return is_sha256(sha256) and self.look(sha256) is not None
 
     def look(self, sha256: str) -> Stored | None:
         path = self.place(sha256)
@@ -132,6 +136,7 @@ class S3Shelf(Files):
                 return False
             if self.has(sha256):  # if not, somebody has removed it meanwhile
                 self._client.delete(self._send(sha256, file, file.stat().st_size))
+                self._settle(sha256)
                 file.unlink()
                 self.unname([sha256])
         return True
@@ -225,6 +230,11 @@ class S3Shelf(Files):
         self._write(sha256, known, sync)
         sync(self.place(sha256).parent)
         self._gone(sha256).unlink(missing_ok=True)
+
+    def _settle(self, sha256: str) -> None:
+        """Of a note that was written while the file was there to tell it again."""
+        sync(self.place(sha256))
+        sync(self.place(sha256).parent)
 
     def _write(self, sha256: str, known: Known, settle: Callable[[Path], None]) -> None:
         place = self.place(sha256)
