@@ -77,6 +77,15 @@ def test_a_chosen_id_given_again_is_the_same_job_and_another_spec_is_refused(yar
     assert "chosen-1" in again.stderr
 
 
+def test_what_a_job_starts_after_is_named_as_everywhere(yard: Yard) -> None:
+    first = yard.submit("--name", "first", "--gpus", "99", "--", "true")
+    for called in ("first", first, first[:-2]):
+        assert yard.json("show", yard.submit("--after", called, "--", "true"))["spec"]["depends_on"] == [first]
+    wrong = yard.run("submit", "--after", "nobody", "--", "true")
+    assert (wrong.returncode, wrong.stderr) == (2, "ostler: --after (depends_on): there is no job nobody\n")
+    yard.run("cancel", first)
+
+
 def test_a_spec_file_is_submitted(yard: Yard, tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('name = "from-file"\ncommand = ["true"]\nmin_cpu_cores = 1\n')
     job_id = yard.submit("--file", str(tmp_path / "job.toml"), "--priority", "5")

@@ -13,7 +13,7 @@ from tests.cli.yard import OSTLER, Yard
 from ostler.client.beside import Beside
 from ostler.client.errors import BadInput, NotFound
 from ostler.client.http import Hub
-from ostler.domain.errors import NotAllowed
+from ostler.domain.errors import NotAllowed, OstlerError
 from ostler.wire.beside import ERROR, OUTPUT
 
 STUBBORN = "trap '' TERM HUP INT; echo begun; while :; do sleep 0.2; done"
@@ -139,6 +139,7 @@ def test_leaving_a_terminal_by_its_keys_ends_the_command_and_not_the_task(yard: 
     terminal = Terminal(yard, "exec", "sleeper", "--", "sleep", mark)
     until(lambda: bool(running(f"sleep {mark}")), "it runs")
     terminal.type("~.")
+    terminal.until("left; the task goes on")
     assert terminal.exit_code() == 1
     until(lambda: not running(f"sleep {mark}"), "the command has ended")
     assert state(yard, sleeper) == "running"
@@ -189,6 +190,17 @@ def test_a_task_that_does_not_run_is_refused_in_one_sentence(yard: Yard) -> None
         ran(hub, array, "ls")
     with pytest.raises(NotFound):
         ran(hub, "no-such-job", "ls")
+
+
+def test_a_task_of_an_array_that_waits_is_not_said_to_run_because_others_do(yard: Yard) -> None:
+    hub = client(yard)
+    array = hub.submit({"command": ["sleep", "600"], "array": 50, "min_cpu_cores": 0.5})["id"]
+    until(lambda: state(yard, array) == "running", "some of it run")
+    try:
+        with pytest.raises(OstlerError, match=rf"{array}\.49 is pending: a command can only be run beside"):
+            ran(hub, f"{array}.49", "ls")
+    finally:
+        hub.cancel(array)
 
 
 def test_only_its_owner_and_operators_may_and_the_audit_says_who_did_what(yard: Yard, sleeper: str) -> None:

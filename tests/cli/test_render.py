@@ -59,6 +59,11 @@ def test_a_narrow_terminal_keeps_ids_and_states_whole() -> None:
         assert text in found
 
 
+def test_a_job_that_waits_again_is_not_said_to_be_where_it_was() -> None:
+    waits = {**RUNNING, "state": "pending", "reason": "gpu-box-1 did not come back within 30 s"}
+    assert lines_of(jobs.job_screen(waits, NOW))[0] == "mlp  ○ pending"
+
+
 def test_no_jobs_are_said_to_be_none() -> None:
     assert lines_of(jobs.job_table([])) == ["no jobs"]
 
@@ -180,11 +185,13 @@ def test_what_if_shows_both_sides_and_whom_it_moves() -> None:
         "later": {"count": 0, "jobs": []},
         "compared": 12,
     }
+    found["later"] = {"count": 1, "jobs": [{"id": "01b", "by_s": None, "now": documents.at(-900), "then": None}]}
     lines = lines_of(why.whatif_screen("mlp", ["2 workers more like box"], found, {"01a": "eval"}, NOW))
     assert lines[0] == "What if: 2 workers more like box"
     assert any("in 2h (10m – 3h)" in line and "in 0s (0s – 1m)" in line for line in lines)
-    assert "1 would start earlier, 0 later, of 12 other jobs that could be compared" in lines
+    assert "1 would start earlier, 1 later, of 12 other jobs that could be compared" in lines
     assert any(line.strip().startswith("eval") and line.endswith("5m earlier") for line in lines)
+    assert any("01b" in line and "in 15m" in line and "never" in line for line in lines)
 
 
 def test_why_of_what_has_ended_is_one_sentence() -> None:

@@ -173,6 +173,13 @@ def test_a_spec_file_that_is_no_text_is_unreadable(tmp_path: Path) -> None:
         build_spec(SpecOptions(file=file))
 
 
+def test_a_misspelt_command_is_named_and_not_missed(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('comand = ["ls"]\ngpu_cout = 1\n')
+    with pytest.raises(BadInput, match="unknown field 'comand'; did you mean 'command'\\?; unknown field 'gpu_cout'"):
+        spec_of(command=None, file=file)
+
+
 @pytest.mark.parametrize(
     ("given", "told"),
     [

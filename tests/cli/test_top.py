@@ -216,6 +216,35 @@ async def test_what_the_hub_refuses_is_shown_as_it_is_written(yard: Yard, jobs: 
         await until(lambda: "no [/red] [b]worker[/b]" in shown(app), "it is shown")
 
 
+async def test_an_array_of_which_some_run_is_shown_once_and_as_running(yard: Yard, jobs: dict[str, str]) -> None:
+    with client(yard) as hub:
+        array = hub.submit({"command": ["sleep", "600"], "name": "many", "array": 60, "min_cpu_cores": 0.5})["id"]
+        try:
+            async with watching(yard, SIZES[1]) as (app, _):
+                await until(lambda: hub.job(array)["state"] == "running", "some of it run")
+                await until(lambda: "many" in shown(app) and "0/60" in shown(app), "that is shown")
+                rows = [line for line in shown(app).splitlines() if "many" in line and "×" not in line]
+                assert len(rows) == 1 and "● running" in rows[0]
+        finally:
+            hub.cancel(array)
+
+
+async def test_enter_on_a_machine_shows_what_runs_there_and_nothing_that_only_names_it(
+    yard: Yard, jobs: dict[str, str]
+) -> None:
+    with client(yard) as hub:
+        named = hub.submit({"command": ["true"], "name": "for-box", "gpu_count": 9})["id"]
+        try:
+            async with watching(yard, SIZES[1]) as (app, pilot):
+                await until(lambda: "for-box" in shown(app), "it is listed")
+                choose(app, "machines", "box")
+                await pilot.press("enter")
+                await until(lambda: "for-box" not in shown(app), "only what runs there is")
+                assert "prints" in shown(app) and "/on:box" in shown(app)
+        finally:
+            hub.cancel(named)
+
+
 async def test_that_a_token_opens_nothing_any_more_is_told_in_the_hubs_words(yard: Yard, jobs: dict[str, str]) -> None:
     with client(yard) as hub:
         made = hub.create_token("viewer", "vera")

@@ -308,3 +308,17 @@ def test_a_limit_that_the_user_gave_is_told_from_the_default() -> None:
 )
 def test_what_is_left_open_in_a_way_that_says_nothing_is_refused(fields: dict[str, Any], field: str) -> None:
     assert named(refused(**fields)) == {field}
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("min_memory_gb", "8g", "min_memory_gb: must be a number of GiB, or \"auto\"; not '8g'"),
+        ("min_vram_gb", "16g", "min_vram_gb: must be a number of GiB, or \"auto\"; not '16g'"),
+        ("command", "ls -l", 'command: must be a list of words, like ["ls","-l"]; not one text'),
+        ("training", {"sweeep": "x"}, "training: has an unknown field 'sweeep'; did you mean 'sweep'?"),
+        ("health_check", {"xyzzy": 1}, "health_check: has an unknown field 'xyzzy'"),
+    ],
+)
+def test_what_is_wrong_in_a_spec_is_said_in_the_words_of_specs(field: str, value: object, told: str) -> None:
+    assert str(refused(**{field: value})) == told

@@ -90,6 +90,31 @@ async def test_a_brief_why_says_what_blocks_it_and_looks_no_further(hub: Running
     assert (why["change"], why["estimate"], why["holders"]) == (None, None, [])
 
 
+async def test_why_of_a_job_whose_machine_was_lost_says_so_first(hub: RunningHub, api: Api) -> None:
+    worker = await hub.worker("box")
+    job = await api.submit()
+    await worker.take(job)
+    await worker.drop()
+    await hub.pass_time(600)
+    assert await api.state(job) == "pending"
+    summary = (await api.why(job))["summary"]
+    assert summary.startswith("box did not come back within") and "box is offline" in summary
+
+
+async def test_why_of_a_task_of_an_array_is_of_that_task_alone(hub: RunningHub, api: Api) -> None:
+    worker = await hub.worker("box", slots=2)
+    job = await api.submit(array=4, min_cpu_cores=1)
+    first, second = await worker.take_all(f"{job}.0", f"{job}.1")
+    await worker.end(first, "failed", exit_code=3)
+    third = await worker.take(f"{job}.2")
+    assert (await api.why(f"{job}.0"))["summary"].startswith("failed")
+    assert (await api.why(f"{job}.1"))["summary"].startswith(f"{second.task_id} is running on box")
+    for why in (await api.why(f"{job}.3"), await api.get(f"/v1/jobs/{job}.3/why?brief=1")):
+        assert (why["state"], why["summary"]) == ("pending", "waits for room: needs a batch slot; box has 0 free of 2")
+    assert (await api.why(job))["summary"].startswith(f"{second.task_id} is running on box")
+    assert third.task_id in (await api.why(job))["summary"]
+
+
 async def test_an_estimate_has_a_band_and_follows_what_happens(hub: RunningHub, api: Api) -> None:
     running, waiting = await busy(hub, api)
     later = await api.submit(gpu_count=1)
@@ -220,8 +245,38 @@ async def test_what_if_something_were_otherwise_the_job_would_start_earlier(
 async def test_what_if_a_worker_were_drained_or_removed_nothing_would_start(hub: RunningHub, api: Api) -> None:
     _, waiting = await busy(hub, api)
     for question in ({"drain": ["box"]}, {"remove_workers": ["box"]}):
-        found = await api.post("/v1/whatif", {"job_id": waiting, **question})
+        found = await api.post("/v1/whatif", {"job_id": waiting, **question, **PATIENT})
         assert found["then"].get("never") and found["now"]["start"]["likely"]
+        others = await api.post("/v1/whatif", {**question, **PATIENT})
+        (one,) = others["later"]["jobs"]
+        assert (others["compared"], others["later"]["count"], others["earlier"]["count"]) == (1, 1, 0)
+        assert (one["id"], one["by_s"], one["then"]) == (waiting, None, None) and one["now"]
+
+
+async def test_what_if_a_machine_came_what_could_never_begin_would(hub: RunningHub, api: Api) -> None:
+    _, waiting = await busy(hub, api)
+    large = await api.submit(gpu_count=4)
+    machine = {"capabilities": {"gpu_backend": "nvidia", "gpu_count": 4}, "slots": 4}
+    found = await api.post("/v1/whatif", {"add_workers": [machine], **PATIENT})
+    jobs = {one["id"]: one for one in found["earlier"]["jobs"]}
+    assert jobs.keys() == {waiting, large}
+    assert (jobs[large]["now"], jobs[large]["by_s"]) == (None, None) and jobs[large]["then"]
+
+
+async def test_both_sides_of_what_if_begin_now_however_quiet_it_was(
+    hub: RunningHub, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foresight, "QUIET_S", 0.0)
+    monkeypatch.setattr(foresight, "FRESH_S", 0.0)
+    worker = await hub.worker("box", gpu_count=1, vram_gb=24)
+    await worker.take(await api.submit(gpu_count=1))
+    waiting = await api.submit(gpu_count=1)
+    first = (await api.get(f"/v1/jobs/{waiting}/estimate"))["start"]["likely"]
+    await hub.pass_time(7200, beating=[worker])
+    later = (await api.get(f"/v1/jobs/{waiting}/estimate"))["start"]["likely"]
+    assert later > first, "what should have ended by now, and has not, ends later"
+    found = await api.post("/v1/whatif", {"add_workers": [{"like": "box"}], **PATIENT})
+    assert (found["earlier"]["count"], found["later"]["count"]) == (1, 0)
 
 
 async def test_what_if_a_job_had_another_priority_moves_the_others(hub: RunningHub, api: Api) -> None:

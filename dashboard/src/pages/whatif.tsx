@@ -13,7 +13,7 @@ interface Expected {
 
 interface Moved {
   count: number;
-  jobs: { id: string; name: string; by_s: number }[];
+  jobs: { id: string; name?: string; by_s: number | null; then: string | null }[];
 }
 
 interface Answer {
@@ -156,7 +156,12 @@ function Outcome({ answer }: { answer: Answer }) {
               {answer[when].count === 0 && `no other job of the ${answer.compared} that wait`}
               {answer[when].jobs.map((job) => (
                 <div key={job.id}>
-                  <a href={link("job", job.id)}>{job.name || job.id}</a> by {duration(Math.abs(job.by_s))}
+                  <a href={link("job", job.id)}>{job.name || job.id}</a> {" "}
+                  {job.by_s !== null
+                    ? `by ${duration(Math.abs(job.by_s))}`
+                    : job.then
+                      ? "which would never begin now"
+                      : "which would never begin"}
                 </div>
               ))}
               {answer[when].count > answer[when].jobs.length && (

@@ -66,12 +66,16 @@ def _attend(hub: "Hub", job: str, argv: list[str], with_terminal: bool) -> int:
 
     size = _size()
     terminal = Terminal(size.lines, size.columns, os.environ.get("TERM", "")) if with_terminal else None
+    left = threading.Event()
     with Beside(hub, job, argv, terminal) as beside:
         try:
             with _raw(with_terminal), _sizes(beside, with_terminal), _interrupts(beside, with_terminal):
-                threading.Thread(target=_feed, args=(beside, with_terminal), name="stdin", daemon=True).start()
+                threading.Thread(target=_feed, args=(beside, with_terminal, left), name="stdin", daemon=True).start()
                 _show(beside)
         except Broken as error:
+            if left.is_set():
+                print("\nleft; the task goes on", file=sys.stderr, flush=True)
+                return exits.FAILED
             return _told_how_it_ended(hub, beside.task_id, str(error))
     return beside.exit_code if beside.exit_code is not None else exits.FAILED
 
@@ -104,8 +108,8 @@ def _told_how_it_ended(hub: "Hub", task_id: str, what: str) -> int:
     return exits.FAILED
 
 
-def _feed(beside: "Beside", with_terminal: bool) -> None:
-    """Standard input, to the command. For as long as this process lives."""
+def _feed(beside: "Beside", with_terminal: bool, left: threading.Event) -> None:
+    """Standard input, to the command. For as long as this process lives, or until somebody leaves by the keys."""
     open_ = sys.stdin is not None
     descriptor, line_begins = sys.stdin.fileno() if open_ else -1, True
     if not open_:
@@ -116,6 +120,7 @@ def _feed(beside: "Beside", with_terminal: bool) -> None:
         if with_terminal and line_begins and data.startswith(ESCAPE[:1]):
             data += os.read(descriptor, 1) if len(data) == 1 else b""
             if data.startswith(ESCAPE):
+                left.set()
                 beside.close()
                 return
         if ready and not data:

@@ -17,7 +17,7 @@ from ostler.cli.render.words import titled
 from ostler.cli.session import connect
 from ostler.cli.spec import SpecOptions, build_spec, left_behind
 from ostler.domain import states
-from ostler.domain.errors import BadInput, OstlerError
+from ostler.domain.errors import BadInput, NotFound, OstlerError
 
 if TYPE_CHECKING:
     from ostler.client.http import Hub
@@ -69,7 +69,18 @@ def run(spec: SpecOptions, access: Access) -> int:
         return follow.attend(hub, answer["id"], document.get("name") or "")
 
 
+def _whole_id(hub: "Hub", text: str) -> str:
+    """A name stands for its newest job, and an id may be cut short, as everywhere. What is not found is left to the
+    hub: it may know of the end of a job that is gone."""
+    try:
+        return str(hub.job(text)["id"])
+    except NotFound:
+        return text
+
+
 def _submitted(hub: "Hub", spec: Document, folder: Path | None) -> Document:
+    if isinstance(after := spec.get("depends_on"), list):
+        spec = {**spec, "depends_on": [_whole_id(hub, one) if isinstance(one, str) else one for one in after]}
     if folder is not None:
         spec = {**spec, "snapshot_id": _sent(hub, folder)}
     from ostler.client.carrying import carried

@@ -86,7 +86,7 @@ class SpecOptions:
     array: Annotated[
         int | None, _option("--array", "N tasks of it; each finds its number in $OSTLER_INDEX.", RUNS, "N")
     ] = None
-    after: Annotated[list[str] | None, _option("--after", "Start after these succeeded. Repeatable.", RUNS, "ID")] = (
+    after: Annotated[list[str] | None, _option("--after", "Start after these succeeded. Repeatable.", RUNS, "JOB")] = (
         None
     )
     env: Annotated[
@@ -194,6 +194,10 @@ def build_spec(given: SpecOptions) -> dict[str, Any]:
     """The spec as JSON data, with something to run."""
     spec = spec_fields(given)
     if not spec.get("command") and not spec.get("template"):
+        from ostler.domain.job import unknown_fields
+
+        if given.file and (unknown := unknown_fields(spec)):
+            raise BadInput(f"--file: {given.file}: {'; '.join(unknown)}", [("file", one) for one in unknown])
         raise BadInput(
             "there is no command to run; put it after two dashes, as in: ostler submit -- python train.py",
             [("command", "is missing")],

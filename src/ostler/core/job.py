@@ -69,6 +69,10 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     def total(self) -> int:
         return self.size or 1
 
+    def has_waiting(self, index: int) -> bool:
+        """Of an array: whether this task waits for room, and has had none yet."""
+        return any(low <= index < high for low, high in self.waiting)
+
     def count_waiting(self) -> int:
         return sum(high - low for low, high in self.waiting)
 

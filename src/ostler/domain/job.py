@@ -1,7 +1,7 @@
 """A job as it is submitted: the spec, what makes one valid, and what the core keeps of it."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from itertools import compress
 from operator import attrgetter, is_not
@@ -431,7 +431,8 @@ def _bad_fields(data: bytes, where: str, first: str) -> BadInput:
             msgspec.convert({name: value}, JobSpec)
         except msgspec.ValidationError as error:
             what, _, path = str(error).partition(" - at `$")
-            wrong[path.strip("`").lstrip(".").replace("[...]", "")] = what
+            field = path.strip("`").lstrip(".").replace("[...]", "")
+            wrong[field] = _in_words(field, value, what)
     known = {name: fields[name] for name in JobSpec.__struct_fields__ if name in fields}
     right = {name: value for name, value in known.items() if not any(field.startswith(name) for field in wrong)}
     wrong |= {
@@ -442,6 +443,28 @@ def _bad_fields(data: bytes, where: str, first: str) -> BadInput:
     return BadInput("; ".join(told), errors)
 
 
-def _unknown_field(name: str) -> str:
-    close = get_close_matches(name, JobSpec.__struct_fields__, n=1)
+MAY_BE_AUTO = ("min_vram_gb", "min_memory_gb")
+NESTED = {"training": Training, "health_check": HealthCheck}
+
+
+def unknown_fields(fields: Iterable[str]) -> list[str]:
+    """Of those that no spec has, what is to be said."""
+    return [_unknown_field(name) for name in fields if name not in JobSpec.__struct_fields__]
+
+
+def _unknown_field(name: str, known: Sequence[str] = JobSpec.__struct_fields__) -> str:
+    close = get_close_matches(name, known, n=1)
     return f"unknown field {name!r}" + (f"; did you mean {close[0]!r}?" if close else "")
+
+
+def _in_words(field: str, value: object, what: str) -> str:
+    """What the decoder says, in words of the people who write specs."""
+    if isinstance(value, str) and field in MAY_BE_AUTO:
+        return f'must be a number of GiB, or "auto"; not {value!r}'
+    if isinstance(value, str) and field in ("command", "prolog", "epilog"):
+        words = msgspec.json.encode(value.split()).decode()
+        return f"must be a list of words, like {words}; not one text"
+    nested = NESTED.get(field)
+    if nested is not None and (unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what)):
+        return f"has an {_unknown_field(unknown[1], nested.__struct_fields__)}"
+    return what

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from ostler.core.fleet import Fleet
+from ostler.core.fleet import Fleet, Job
 from ostler.domain import states
 from ostler.domain.errors import BadInput, NotAllowed, NotRunning
 from ostler.hub.api.jobs import JobsApi
@@ -115,12 +115,18 @@ def _running(fleet: Fleet, named: Named) -> Target:
         raise NotAllowed("a model's process belongs to the gateway: nothing is run beside it")
     task = fleet.find_task(named.task_id) if job is not None else None
     if task is None or task.holder is None or task.state != states.RUNNING:
-        state = task.state if task is not None else named.job.state
+        state = task.state if task is not None else _state_without_task(job, named)
         raise NotRunning(f"{named.task_id} is {state}: a command can only be run beside a task that is running")
     worker = fleet.workers[task.holder.worker_id]
     if not worker.connected:
         raise NotRunning(f"{worker.id}, where it runs, is not connected")
     return Target(task_id=task.id, attempt=task.attempt, worker_id=worker.id, session=worker.session)
+
+
+def _state_without_task(job: Job | None, named: Named) -> str:
+    if job is None or named.index is None:
+        return named.job.state
+    return states.PENDING if job.has_waiting(named.index) else "over"
 
 
 async def _said(socket: WebSocket) -> Wanted:

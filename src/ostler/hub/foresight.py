@@ -36,7 +36,7 @@ NICE_FURTHER = 10
 PIECE_S = 0.05
 WITHIN_S = 0.25
 """Whoever asks waits no longer than this for what is not known yet."""
-FRESH_S = 0.5
+FRESH_S, QUIET_S = 0.5, 5.0
 STALE_S = 120.0
 """A forecast that is older answers nobody; a younger one does, until the next has come."""
 ANSWER_S = 10
@@ -92,9 +92,10 @@ class Forecast:
     def age(self) -> float:
         return time.monotonic() - self._begun
 
-    def fresh_s(self) -> float:
-        """What was costly to find out is good for longer."""
-        return max(FRESH_S, 2 * self.cost_s)
+    def fresh_s(self, seen: int) -> float:
+        """What was costly to find out is good for longer, and so is what nothing has happened to since. Not for ever:
+        what should have ended by now, and has not, is news as well."""
+        return max(QUIET_S if self.seen == seen else FRESH_S, 2 * self.cost_s)
 
     def stop(self) -> None:
         self.cut_short = not self.over
@@ -146,8 +147,7 @@ class Foresight:
             self._last = None
         asked, seen = await self._loop.look(lambda fleet, _: (_arrival(fleet, job_id), fleet.feed_seq))
         for one in (self._last, self._coming):
-            young = one is not None and not one.cut_short and (one.seen == seen or one.age() < one.fresh_s())
-            if one is not None and young and asked <= one.newest:
+            if one is not None and not one.cut_short and asked <= one.newest and one.age() < one.fresh_s(seen):
                 return one
         if self._coming is not None and asked > self._coming.newest:
             self._coming.stop()

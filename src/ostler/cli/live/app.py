@@ -184,10 +184,15 @@ class Top(App[None]):
     def _shown_workers(self) -> list[Document]:
         """All of them where the filter speaks of jobs only."""
         assert self._seen is not None
+        if self._filter.startswith(rows.ON):
+            return self._seen.workers
         return [one for one in self._seen.workers if rows.holds(self._filter, one)] or self._seen.workers
 
     def _shown_jobs(self) -> list[Document]:
         assert self._seen is not None
+        if self._filter.startswith(rows.ON):
+            there = rows.jobs_on(self._seen.workers, self._filter.removeprefix(rows.ON))
+            return [job for job in self._seen.jobs if job["id"] in there]
         return [job for job in self._seen.jobs if rows.holds(self._filter, job)]
 
     # What is chosen
@@ -204,7 +209,7 @@ class Top(App[None]):
         if event.data_table.id == "jobs":
             self.action_log()
         elif (worker := self._worker()) is not None:
-            self._set_filter(worker["id"])
+            self._set_filter(rows.ON + worker["id"])
             self._jobs.focus()
 
     # What is done

@@ -14,6 +14,8 @@ Document = dict[str, Any]
 WIDE = 120
 BAR = 8
 
+ON = "on:"
+"""A filter that begins so names a machine: only what is there passes."""
 MACHINES = ("machine", "state", "gpus", "cores", "memory", "runs")
 NARROW_MACHINES = ("machine", "state", "gpus", "cores", "runs")
 JOBS = ("id", "name", "state", "user", "worker", "needs", "for", "reason")
@@ -110,6 +112,12 @@ def models_line(models: list[Document]) -> Text:
 def _cut(text: str, most: int) -> Text:
     shown = clean(text)
     return Text(shown if len(shown) <= most else shown[: most - 1] + "…")
+
+
+def jobs_on(workers: list[Document], name: str) -> set[str]:
+    """The jobs of which something is on this machine."""
+    tasks = (task for one in workers if one["id"] == name for task in one.get("tasks") or [])
+    return {task["task_id"].partition(".")[0] for task in tasks}
 
 
 def holds(text: str, document: Document) -> bool:

@@ -58,7 +58,7 @@ class Reasons:
 def look(hub: Hub, reasons: Reasons, with_ended: bool) -> Seen:
     """Running first, then what waits, in the order of the queue, then what has ended, the newest first."""
     jobs = hub.jobs(state=HOLDING, limit=MOST_LISTED)["jobs"]
-    waiting = _waiting(hub)
+    waiting = _waiting(hub, {job["id"] for job in jobs})
     reasons.tell(waiting)
     jobs += waiting
     if with_ended:
@@ -66,10 +66,12 @@ def look(hub: Hub, reasons: Reasons, with_ended: bool) -> Seen:
     return Seen(totals=hub.status(), workers=hub.workers(), jobs=jobs, models=hub.models())
 
 
-def _waiting(hub: Hub) -> list[Document]:
-    """The first of the queue; behind them what is in no line yet, as whoever waits for another job."""
+def _waiting(hub: Hub, holding: set[str]) -> list[Document]:
+    """The first of the queue; behind them what is in no line yet, as whoever waits for another job. An array of which
+    some run already is shown with these."""
     newest = {job["id"]: job for job in hub.jobs(state=states.PENDING, limit=MOST_LISTED)["jobs"][::-1]}
-    first = [newest.pop(place["id"], None) or _in_line(place) for place in hub.queue(MOST_LISTED)["queue"]]
+    places = [place for place in hub.queue(MOST_LISTED)["queue"] if place["id"] not in holding]
+    first = [newest.pop(place["id"], None) or _in_line(place) for place in places]
     return first + (list(newest.values()) if len(first) < MOST_LISTED else [])
 
 

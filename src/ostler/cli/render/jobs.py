@@ -78,6 +78,8 @@ def job_screen(job: Document, now: float | None = None) -> RenderableType:
 
 def _headline(job: Document, now: float | None) -> Text:
     line = heading(job.get("name") or job["id"]) + Text("  ") + state_text(job["state"])
+    if job["state"] == states.PENDING:
+        return line  # where it was before, and since when, its attempts tell
     if job.get("worker"):
         line.append(f" on {clean(job['worker'])}")
     if job["state"] in states.TERMINAL:

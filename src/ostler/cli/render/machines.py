@@ -320,7 +320,9 @@ def _queue_line(jobs: dict[str, int]) -> Text:
 
 
 def _oldest_lines(oldest: Document, now: float | None) -> list[RenderableType]:
-    line = plain(f"{titled(oldest)} has waited longest, {since(oldest.get('submitted_at'), now)}: ")
+    is_whole = oldest.get("state") == states.PENDING
+    who = f"{titled(oldest)} has" if is_whole else f"tasks of {titled(oldest)} have"
+    line = plain(f"{who} waited longest, {since(oldest.get('submitted_at'), now)}: ")
     line += quiet(needs(oldest.get("spec") or {}))
     why = (oldest.get("why") or {}).get("summary") or ""
     return [line, indented(plain(why))] if why else [line]

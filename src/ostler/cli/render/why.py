@@ -146,7 +146,8 @@ def _moved(moved: list[Document], names: dict[str, str], at: float) -> Renderabl
     grid = Columns("job", "now", "then", "moves by", cut={"job": 16})
     for one in moved:
         by = one["by_s"]
-        told = f"{span(abs(by))} {'later' if by > 0 else 'earlier'}"
+        told = "" if by is None else f"{span(abs(by))} {'later' if by > 0 else 'earlier'}"
         who = names.get(one["id"]) or handle(one["id"])
-        grid.add(plain(who), plain(f"in {_in(one['now'], at)}"), plain(f"in {_in(one['then'], at)}"), plain(told))
+        sides = [f"in {_in(one[side], at)}" if one[side] else "never" for side in ("now", "then")]
+        grid.add(plain(who), *map(plain, sides), plain(told))
     return grid

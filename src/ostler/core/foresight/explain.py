@@ -81,15 +81,15 @@ class Why(msgspec.Struct, kw_only=True):
     """Of a job that has ended: the last that it wrote."""
 
 
-def why(fleet: Fleet, job: Job, task: Task | None, now: float) -> Why:
-    """Of a live job, or of one of its tasks."""
-    told = _why(fleet, job, task, now)
+def why(fleet: Fleet, job: Job, task: Task | None, now: float, *, waits: bool = False) -> Why:
+    """Of a live job, or of one of its tasks. `waits`: of one that has had no room yet, and is nowhere by itself."""
+    told = _why(fleet, job, task, states.PENDING if waits and task is None else job.state, now)
     told.needs = lessons.told(fleet, job)
     return told
 
 
-def _why(fleet: Fleet, job: Job, task: Task | None, now: float) -> Why:
-    state = task.state if task is not None else job.state
+def _why(fleet: Fleet, job: Job, task: Task | None, otherwise: str, now: float) -> Why:
+    state = task.state if task is not None else otherwise
     if state in (states.ASSIGNED, states.RUNNING, states.ORPHANED):
         return _why_placed(fleet, job, task, state, now)
     if state in states.TERMINAL:
@@ -126,6 +126,8 @@ def _why_pending(fleet: Fleet, job: Job, task: Task | None, state: str, now: flo
             told.summary, told.dominant = kept_back, axis
             told.blockers.insert(0, Blocker(axis, kept_back, []))
             break
+    if task is not None and task.reason:
+        told.summary = f"{task.reason}; {told.summary}"  # it was somewhere before
     return told
 
 

@@ -289,9 +289,11 @@ class Estimate(msgspec.Struct):
 
 class Moved(msgspec.Struct):
     id: str
-    by_s: int
-    now: Time
-    then: Time
+    by_s: int | None
+    """None where it would never begin on one side."""
+    now: Time | None
+    then: Time | None
+    """None: never."""
 
 
 class ManyMoved(msgspec.Struct):

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from starlette.requests import Request
@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from ostler.core.fleet import Fleet
 from ostler.core.foresight import explain
-from ostler.core.foresight.outlook import Outlook
+from ostler.core.foresight.outlook import Run
 from ostler.core.foresight.trial import run_pass
 from ostler.core.foresight.whatif import Altered, Machine, Plan, apply
 from ostler.domain import states
@@ -36,7 +36,7 @@ MOST_LOOKED_AT = 1000
 MOST_WITHIN_S = 20.0
 MOST_ADDED = 1000
 AT_ONCE = 4
-"""Each has up to two copies of the hub at work for as long as it asks for; the others wait for their turn."""
+"""Each has two copies of the hub at work for as long as it asks for; the others wait for their turn."""
 
 
 class AddedWorkers(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -88,9 +88,9 @@ class WhatIfApi:
         subject, base, plan = await self._plan(caller, wanted)
         async with self._at_once:
             with contextlib.ExitStack() as made:
-                before = await (self._foresight.otherwise(base) if base else self._foresight.present(subject))
-                if base:
-                    made.callback(before.stop)
+                # Both from this moment on: of one that is older, what should have happened since may be late.
+                before = await self._foresight.otherwise(base)
+                made.callback(before.stop)
                 after = await self._foresight.otherwise(plan)
                 made.callback(after.stop)
                 asked = asyncio.create_task(self._summary(plan, subject))
@@ -116,15 +116,13 @@ class WhatIfApi:
             then["summary"] = summary
         moved = await asyncio.to_thread(_moved, before, after, subject)
         others = await self._loop.look(lambda fleet, _: _seen_by(caller, fleet, moved))
-        earlier = [one for one in others if one["by_s"] < 0]
-        later = [one for one in others if one["by_s"] > 0]
         return {
             "job": subject or None,
             "now": now,
             "then": then,
-            "earlier": {"count": sum(one["by_s"] < 0 for one in moved), "jobs": earlier[:MOST_OTHERS]},
-            "later": {"count": sum(one["by_s"] > 0 for one in moved), "jobs": later[:MOST_OTHERS]},
-            "compared": len(_first(before.outlook).keys() & _first(after.outlook).keys()),
+            "earlier": _in_one_direction(moved, others, is_later=False),
+            "later": _in_one_direction(moved, others, is_later=True),
+            "compared": len(_starts(before, after).keys() - {subject}),
         }
 
     async def _plan(self, caller: Caller, wanted: WhatIf) -> tuple[str, Plan, Plan]:
@@ -221,24 +219,52 @@ def _summary(fleet: Fleet, now: float, plan: Plan, subject: str) -> str:
     return explain.why(fleet, job, (job.tasks or {}).get(0) if not job.size else None, now).summary
 
 
-def _seen_by(caller: Caller, fleet: Fleet, moved: list[Document]) -> list[Document]:
-    first = [(one, fleet.jobs.get(one["id"])) for one in moved[:MOST_LOOKED_AT]]
+class Move(NamedTuple):
+    """A job whose start moves: by the clock on the wall, and never is infinitely late."""
+
+    job_id: str
+    was: float
+    becomes: float
+
+    @property
+    def by_s(self) -> float:
+        return self.becomes - self.was
+
+    def document(self) -> Document:
+        was, becomes = [None if math.isinf(at) else timestamp(at) for at in (self.was, self.becomes)]
+        return {"id": self.job_id, "by_s": round(self.by_s) if was and becomes else None, "now": was, "then": becomes}
+
+
+def _seen_by(caller: Caller, fleet: Fleet, moved: list[Move]) -> list[Move]:
+    first = [(one, fleet.jobs.get(one.job_id)) for one in moved[:MOST_LOOKED_AT]]
     return [one for one, job in first if job is not None and caller.may_see(job.user)]
 
 
-def _first(outlook: Outlook) -> dict[str, float]:
-    run = outlook.runs.get(0)
-    return run.starts if run is not None else {}
+def _in_one_direction(moved: list[Move], seen: list[Move], *, is_later: bool) -> Document:
+    jobs = [one.document() for one in seen if (one.by_s > 0) == is_later]
+    return {"count": sum((one.by_s > 0) == is_later for one in moved), "jobs": jobs[:MOST_OTHERS]}
 
 
-def _moved(before: Forecast, after: Forecast, subject: str) -> list[Document]:
-    """The others whose start moves in the likely run, those that move most first."""
-    was, becomes = _first(before.outlook), _first(after.outlook)
-    shift = after.wall - before.wall
-    found = []
-    for job_id in was.keys() & becomes.keys() - {subject}:
-        by_s = becomes[job_id] + shift - was[job_id]
-        if abs(by_s) > max(MOVED_S, abs(was[job_id]) / 20):
-            told = {"now": timestamp(before.wall + was[job_id]), "then": timestamp(after.wall + becomes[job_id])}
-            found.append({"id": job_id, "by_s": round(by_s), **told})
-    return sorted(found, key=lambda one: (-abs(one["by_s"]), one["id"]))
+def _starts(before: Forecast, after: Forecast) -> dict[str, tuple[float, float]]:
+    """When each job begins in the likely runs of both, as far as both say: one that has looked at all that happens and
+    has not seen a job begin says never."""
+    sides = [(one.outlook.runs.get(0) or Run(), one.wall) for one in (before, after)]
+    found = {}
+    for job_id in sides[0][0].starts.keys() | sides[1][0].starts.keys():
+        was, becomes = [
+            wall + run.starts[job_id] if job_id in run.starts else math.inf if run.over else None for run, wall in sides
+        ]
+        if was is not None and becomes is not None:
+            found[job_id] = (was, becomes)
+    return found
+
+
+def _moved(before: Forecast, after: Forecast, subject: str) -> list[Move]:
+    """The others whose start moves, those that move most first."""
+    found = [Move(job_id, *both) for job_id, both in _starts(before, after).items() if job_id != subject]
+    moved = [one for one in found if abs(one.by_s) > max(MOVED_S, _wait_s(one, before) / 20)]
+    return sorted(moved, key=lambda one: (-abs(one.by_s), one.job_id))
+
+
+def _wait_s(move: Move, before: Forecast) -> float:
+    return 0.0 if math.isinf(move.was) else abs(move.was - before.wall)

@@ -107,7 +107,7 @@ def why_fully(target: Target, fleet: Fleet, now: float, tried: Tried) -> Why | P
     if job is None:
         return {}
     task = _task(job, target)
-    told = explain.why(fleet, job, task, now)
+    told = explain.why(fleet, job, task, now, waits=target.index is not None)
     if task is None or task.state == states.PENDING:
         if job.waiting and not job.blocked_on:
             told.holders = holders(fleet, job, now)
@@ -120,14 +120,15 @@ def why_fully(target: Target, fleet: Fleet, now: float, tried: Tried) -> Why | P
 
 def _brief(fleet: Fleet, target: Target, now: float) -> Why | None:
     job = _find(fleet, target)
-    return explain.why(fleet, job, _task(job, target), now) if job is not None else None
+    return explain.why(fleet, job, _task(job, target), now, waits=target.index is not None) if job is not None else None
 
 
 def _find(fleet: Fleet, target: Target) -> Job | None:
+    """None where it has ended: also of a task of an array that goes on."""
     job = fleet.jobs.get(target.job.id)
-    if job is None or (target.index is not None and target.index not in range(job.size)):
-        return None
-    return job
+    if job is None or target.index is None:
+        return job
+    return job if _task(job, target) is not None or job.has_waiting(target.index) else None
 
 
 def _task(job: Job, target: Target) -> Task | None:
