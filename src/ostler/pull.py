@@ -39,6 +39,7 @@ from urllib.parse import quote, urlencode, urlsplit
 MIB, GIB = 1 << 20, 1 << 30
 REQUEST_S, LONGEST_PAUSE_S, GRACE_S, LOOK_S, NEVER = 30.0, 30.0, 10.0, 0.1, float("inf")
 KINDS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+KEEP_CHECKPOINTS_S = 7 * 86400.0
 CANCELLED, TAKEN = "cancelled", "the hub has taken it back"
 _log = logging.getLogger("ostler.pull")
 T = TypeVar("T")
@@ -372,6 +373,8 @@ class Task:
         except Failed as failure:
             error, more = failure.args
             _log.warning("%s: failed: %s", self._id, error)
+            if error == CANCELLED:
+                shutil.rmtree(self._checkpoint, ignore_errors=True)
             with contextlib.suppress(Failed, Lost, Refused, Unreachable):
                 self._send_log()
                 self._tell(lambda: self._client.fail(*self._who, error=error, **more))
@@ -544,6 +547,7 @@ class Worker:
         jobs, tries = (1, 1) if once else (self.options.jobs, sys.maxsize)
         while done < jobs:
             self._check()
+            self._tidy()
             job = persist(lambda: self.client.claim(self.options.hostname, detect()), self._check, tries)
             if job is not None:
                 done, told, is_complete = done + 1, "", Task(self, job).carry_out()
@@ -555,6 +559,13 @@ class Worker:
                 return 5
             _pause(self.options.poll * random.uniform(0.75, 1.25), self._check)
         return 0 if is_complete or not once else 1
+
+    def _tidy(self) -> None:
+        """Nobody tells of a job that failed here, or went elsewhere, when its checkpoint is not needed any more."""
+        for left in (self.folder / "checkpoints").glob("*"):
+            with contextlib.suppress(OSError):
+                if time.time() - max(one.stat().st_mtime for one in (left, *left.rglob("*"))) > KEEP_CHECKPOINTS_S:
+                    shutil.rmtree(left, ignore_errors=True)
 
     def _check(self) -> None:
         if self.leave_at < NEVER:

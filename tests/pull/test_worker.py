@@ -2,8 +2,10 @@
 
 import io
 import json
+import os
 import signal
 import tarfile
+import time
 from pathlib import Path
 
 import psutil
@@ -137,6 +139,21 @@ def test_a_checkpoint_is_there_again_on_the_next_attempt_and_gone_after_success(
     assert worker.end()[0] == 0
     assert [one.word for one in hub.said if one.word in ("fail", "complete")] == ["fail", "complete"]
     assert not list((worker.work / "checkpoints").iterdir())
+
+
+def test_a_checkpoint_that_nobody_came_back_for_goes_after_a_week(hub: PullHub, start: Start) -> None:
+    hub.add(*sh('touch "$OSTLER_CHECKPOINT/epoch"; exit 1'))
+    worker = start("--jobs", "1")
+    assert worker.end()[0] == 0
+    (left,) = (worker.work / "checkpoints").iterdir()
+    young = left.with_name("young")
+    young.mkdir()
+    week_ago = time.time() - 7 * 86400 - 60
+    for path in (left / "epoch", left):
+        os.utime(path, (week_ago, week_ago))
+    hub.add(*sh("true"))
+    assert start("--jobs", "1").end()[0] == 0
+    assert list(young.parent.iterdir()) == [young]
 
 
 # Its lease

@@ -212,3 +212,18 @@ async def test_one_task_s_end_does_not_touch_another_s_daemons(
     await runtime.stop(A, "cancelled", 5.0)
     await ends.of(A)
     assert not is_alive(daemon)
+
+
+@pytest.mark.parametrize("made", ["mkfifo", "mkdir"])
+async def test_whatever_a_task_makes_of_its_log_it_can_be_stopped_and_keeps_nobody_else_waiting(
+    runtime: ProcessRuntime, ends: Ends, post: Signpost, made: str
+) -> None:
+    script = f"rm ../log; {made} ../log; echo > {post.path}; exec sleep 600"
+    await runtime.launch(shell(A, script, grace_s=0.2, stop=["echo", "bye"]))
+    await post.read()
+    await runtime.stop(A, "cancelled", 0.2)
+    await runtime.launch(shell(B, "exit 3"))
+    assert (await ends.of(B)).exit_code == 3
+    end = await ends.of(A)
+    assert (end.stopped, end.error) == ("cancelled", "")
+    assert processes_of(A) == []

@@ -8,11 +8,14 @@ import sys
 from pathlib import Path
 
 
-def start(folder: Path, prolog: str, command: str, epilog: str) -> subprocess.Popen[str]:
+def start(
+    folder: Path, prolog: str, command: str, epilog: str, stdin: int = subprocess.DEVNULL
+) -> subprocess.Popen[str]:
     steps = {name: ["sh", "-c", text] if text else [] for name, text in (("prolog", prolog), ("epilog", epilog))}
     steps["command"] = ["sh", "-c", command]
     return subprocess.Popen(
         [sys.executable, "-m", "ostler.task.steps", json.dumps(steps)],
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -58,6 +61,21 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     code = subprocess.run([sys.executable, "-m", "ostler.task.steps", json.dumps(steps)], env=environment).returncode
     assert code == 127
     assert "prolog" in said(tmp_path)
+
+
+def test_the_command_is_told_to_end_once(tmp_path: Path) -> None:
+    counts = "import signal, sys, time\nsignal.signal(15, lambda *_: print('told', flush=True))\nprint('ready', flush=True)\n"
+    counts += "sys.stdin.readline()"
+    (tmp_path / "counts.py").write_text(counts)
+    process = start(tmp_path, "true", f"exec {sys.executable} {tmp_path}/counts.py", "true", stdin=subprocess.PIPE)
+    assert process.stdout is not None and process.stdin is not None
+    assert process.stdout.readline() == "ready\n"
+    os.killpg(process.pid, signal.SIGTERM)
+    assert process.stdout.readline() == "told\n"
+    os.kill(process.pid, signal.SIGCONT)  # it has had every chance to tell it again
+    process.stdin.close()
+    assert process.stdout.read() == ""
+    assert process.wait(20) == 0
 
 
 def test_sigterm_to_the_group_ends_the_command_and_the_epilog_still_runs(tmp_path: Path) -> None:

@@ -142,6 +142,16 @@ async def test_a_hub_that_stood_still_while_a_task_ended_gets_its_log_when_it_go
     assert hub.logs["job-a1", "a1"] == b"one\n"
 
 
+async def test_a_log_of_which_every_try_brings_a_part_is_brought_whole(
+    hub: ScriptedHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ostler.worker.endings.COLLECT_TRIES", 2)
+    hub.log_cut = 30_000
+    await hub.assign("a1", "sh", "-c", "head -c 100000 /dev/zero | tr '\\0' x; echo; echo end")
+    assert (await hub.next("job_result"))["state"] == "succeeded"
+    assert hub.logs["job-a1", "a1"] == b"x" * 100_000 + b"\nend\n"
+
+
 async def test_a_log_that_is_nowhere_is_told_to_be_at_its_end(hub: ScriptedHub, worker: Worker) -> None:
     await hub.send("log_request", task_id="job", attempt="never", offset=0, follow=True)
     await hub.until(lambda: hub.finals == [("job", "never")])

@@ -10,7 +10,7 @@ from ostler.runtime.probe import Detection
 from ostler.runtime.process import ProcessRuntime
 from ostler.worker import housekeeping
 from ostler.worker.agent import BLOBS, CHECKPOINTS
-from ostler.worker.housekeeping import remove_older
+from ostler.worker.housekeeping import _remove_older
 from ostler.worker.launching import Place
 from ostler.worker.offer import Source, Steadied, default_slots, watch
 
@@ -77,7 +77,7 @@ def test_there_is_a_slot_per_core_and_at_least_one() -> None:
     assert [default_slots(Capabilities(cpu_count=cores)) for cores in (0, 0.5, 1, 3.9, 64)] == [1, 1, 1, 3, 64]
 
 
-def test_what_has_not_been_used_for_long_is_removed_unless_a_task_may_still_want_it(tmp_path: Path) -> None:
+async def test_what_has_not_been_used_for_long_is_removed_unless_a_task_may_still_want_it(tmp_path: Path) -> None:
     for name in ("old", "deep", "new", "held"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").touch()
@@ -85,8 +85,8 @@ def test_what_has_not_been_used_for_long_is_removed_unless_a_task_may_still_want
     long_ago = time.time() - 1000
     for path in ("old/file", "old", "held/file", "held", "deep", "blob"):
         os.utime(tmp_path / path, (long_ago, long_ago))
-    remove_older(tmp_path, time.time() - 500, in_use={"held"})
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "held", "new"]
+    await _remove_older(tmp_path, time.time() - 500, lambda: {"held"})
+    assert sorted(os.listdir(tmp_path)) == ["deep", "held", "new"]
 
 
 async def test_a_house_is_kept_where_tasks_find_their_things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,15 +97,20 @@ async def test_a_house_is_kept_where_tasks_find_their_things(tmp_path: Path, mon
         folder.mkdir(parents=True)
     os.utime(old, (0, 0))
     runtime = ProcessRuntime(place.folder)
-    rounds, twice = iter(range(100_000)), asyncio.Event()
+    asked = asyncio.Event()
 
     def in_use() -> tuple[str, ...]:
-        if next(rounds) >= 2:
-            twice.set()
+        """Before each that goes: the second is looked for when the first is gone."""
+        if not old.exists():
+            asked.set()
+        elif not newer.exists():
+            newer.mkdir()
+            os.utime(newer, (0, 0))
         return ()
 
+    newer = old.with_name("newer")
     keeping = asyncio.get_running_loop().create_task(housekeeping.keep_house(runtime, place.reached, in_use))
-    await asyncio.wait_for(twice.wait(), 30)
+    await asyncio.wait_for(asked.wait(), 30)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
-    assert not old.exists()
+    assert not await asyncio.to_thread(old.exists)

@@ -251,8 +251,10 @@ class BatchRuntime:
 
     async def prune(self, *, keep_bytes: int, keep_age_s: float) -> int:
         """Bound what forgotten attempts take on the disk; how many bytes were freed."""
-        held = {*self.live, *self._ended}
-        return await asyncio.to_thread(prune, self._files.root, held, keep_bytes, keep_age_s, time.time())
+        return await asyncio.to_thread(prune, self._files.root, self._holds, keep_bytes, keep_age_s, time.time())
+
+    def _holds(self, attempt: str) -> bool:
+        return attempt in self.live or attempt in self._ended
 
     # What the cluster carries to the batch system
 

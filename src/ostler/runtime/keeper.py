@@ -5,6 +5,7 @@ No sockets here; the clock is an argument. `supervisor.py` calls in, and takes a
 Standard library only: the supervisor imports this.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -344,7 +345,7 @@ class Keeper(Lending):
         try:
             self._spawn_beside(attempt, argv, attempt.order["env"], f"{folder}/{LOG}", now)
         except (StartFailed, OSError) as error:
-            with as_owner(folder):
+            with contextlib.suppress(OSError), as_owner(folder):
                 _add_line(f"{folder}/{LOG}", f"the command that stops it could not be started: {error}")
             return False
         attempt.phase, attempt.kill_at = TOLD, now + 2 * grace_s
@@ -355,7 +356,7 @@ class Keeper(Lending):
         os.chdir(f"{self._folders.path(attempt.id)}/{WORK}")
         program = self._programs.find(argv[0], env.get("PATH", os.defpath), now)
         with self.groups.inside(attempt.id, attempt.order.get("memory_mib", 0)):
-            spawn(program, argv, env, log, user=attempt.user)
+            spawn(program, argv, env, log, user=attempt.user, beside=True)
 
     def _settle(self, now: float) -> None:
         """An attempt whose main process is gone is over, unless that left something behind."""
@@ -428,5 +429,6 @@ def _held(name: str, task_id: str, started_at: float, order: dict[str, Any]) -> 
 
 
 def _add_line(log: str, text: str) -> None:
-    with open(log, "ab") as file:
+    """Whatever the task has made of its log: a pipe is not waited for."""
+    with open(os.open(log, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK | os.O_CLOEXEC), "ab") as file:
         file.write(f"{text}\n".encode(errors="replace"))

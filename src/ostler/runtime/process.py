@@ -216,8 +216,10 @@ class ProcessRuntime:
 
     async def prune(self, *, keep_bytes: int, keep_age_s: float) -> int:
         """Bound what forgotten attempts take on the disk; how many bytes were freed."""
-        held = {*self._live, *self._unforgotten}
-        return await asyncio.to_thread(prune, self._attempts, held, keep_bytes, keep_age_s, time.time())
+        return await asyncio.to_thread(prune, self._attempts, self._holds, keep_bytes, keep_age_s, time.time())
+
+    def _holds(self, attempt: str) -> bool:
+        return attempt in self._live or attempt in self._unforgotten
 
     def _send(self, order: dict[str, Any]) -> None:
         # Without a link it is not lost: the next connect sends the difference.

@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Collection
+from collections.abc import Callable
 from pathlib import Path
 
 from ostler.runtime.attempts import LOG, is_attempt_name
@@ -12,17 +12,18 @@ _PREPARED_S = 24 * 3600.0
 _REMOVED = ".removed-"
 
 
-def prune(folder: Path, held: Collection[str], keep_bytes: int, keep_age_s: float, now: float) -> int:
+def prune(folder: Path, is_held: Callable[[str], bool], keep_bytes: int, keep_age_s: float, now: float) -> int:
     """Of attempts that are not held only the log stays, for `keep_age_s`, and all together within `keep_bytes`.
 
-    How many bytes were freed.
+    How many bytes were freed. Whether one is held is asked in the moment in which it is looked at: others are started
+    meanwhile, and each is held before it has a log.
     """
     freed = 0
     kept: list[tuple[float, int, Path]] = []
     for attempt in folder.iterdir() if folder.is_dir() else ():
         if attempt.name.startswith(_REMOVED):
             freed += remove(attempt)
-        elif attempt.name in held or (age_s := _age_s(attempt, now)) is None:
+        elif (age_s := _age_s(attempt, now)) is None or is_held(attempt.name):
             continue
         elif age_s > keep_age_s:
             freed += _remove_attempt(attempt)

@@ -68,13 +68,22 @@ Descriptors = tuple[tuple[int, int], ...]
 
 
 def spawn(
-    program: str, argv: list[str], env: dict[str, str], log: str, given: Descriptors = (), user: Identity | None = None
+    program: str,
+    argv: list[str],
+    env: dict[str, str],
+    log: str,
+    given: Descriptors = (),
+    user: Identity | None = None,
+    *,
+    beside: bool = False,
 ) -> int:
-    """Start it in the current directory, its output appended to `log`; its pid."""
+    """Start it in the current directory, its output appended to `log`; its pid. `beside` a task that runs: that may
+    have made a pipe of its log, which would be waited for."""
+    flags = _LOG_FLAGS | (os.O_NONBLOCK if beside else 0)
     try:
         if user is not None:
-            return _spawn_as(user, program, argv, env, log, given)
-        return _spawn(program, argv, env, log, given)
+            return _spawn_as(user, program, argv, env, log, given, flags)
+        return _spawn(program, argv, env, log, given, flags)
     except OSError as error:
         raise _failed(argv[0], program, error) from error
     except (ValueError, TypeError) as error:
@@ -82,10 +91,10 @@ def spawn(
         raise StartFailed(NOT_EXECUTABLE, f"program {argv[0]!r} could not be started: {error}") from error
 
 
-def _spawn(program: str, argv: list[str], env: dict[str, str], log: str, given: Descriptors) -> int:
+def _spawn(program: str, argv: list[str], env: dict[str, str], log: str, given: Descriptors, flags: int) -> int:
     # Its standard input is ours: nothing.
     files = (
-        (os.POSIX_SPAWN_OPEN, 1, log, _LOG_FLAGS & ~os.O_CLOEXEC, 0o600),
+        (os.POSIX_SPAWN_OPEN, 1, log, flags & ~os.O_CLOEXEC, 0o600),
         (os.POSIX_SPAWN_DUP2, 1, 2),
         *((os.POSIX_SPAWN_DUP2, ours, theirs) for ours, theirs in given),
     )
@@ -94,15 +103,17 @@ def _spawn(program: str, argv: list[str], env: dict[str, str], log: str, given: 
     except NotImplementedError:
         if given:
             raise StartFailed(NOT_EXECUTABLE, "this system cannot hand a descriptor to a process") from None
-        return _spawn_by_fork(program, argv, env, log)
+        return _spawn_by_fork(program, argv, env, log, flags)
 
 
-def _spawn_by_fork(program: str, argv: list[str], env: dict[str, str], log: str) -> int:
+def _spawn_by_fork(program: str, argv: list[str], env: dict[str, str], log: str, flags: int) -> int:
     """Where posix_spawn cannot make a session."""
-    return _fork(program, argv, env, os.open(log, _LOG_FLAGS, 0o600))
+    return _fork(program, argv, env, os.open(log, flags, 0o600))
 
 
-def _spawn_as(user: Identity, program: str, argv: list[str], env: dict[str, str], log: str, given: Descriptors) -> int:
+def _spawn_as(
+    user: Identity, program: str, argv: list[str], env: dict[str, str], log: str, given: Descriptors, flags: int
+) -> int:
     """As somebody else, with that one group and no other, and without capabilities: posix_spawn cannot do that.
 
     The rights are given up by the child, between its fork and its start: were it done here for a moment, whoever it is
@@ -111,7 +122,7 @@ def _spawn_as(user: Identity, program: str, argv: list[str], env: dict[str, str]
     if any(ours != theirs for ours, theirs in given):
         raise ValueError("a descriptor keeps its number where a process is started as somebody else")
     with acting_as(user):
-        output = os.open(log, _LOG_FLAGS | os.O_NOFOLLOW, 0o600)
+        output = os.open(log, flags | os.O_NOFOLLOW, 0o600)
     return _fork(program, argv, env, output, tuple(ours for ours, _ in given), user)
 
 

@@ -214,7 +214,8 @@ class Supervisor:
             except Exception as error:
                 # Whatever is wrong with one order, the tasks of the others must not suffer from it.
                 traceback.print_exc()
-                name = str(order.get("attempt", ""))
+                # Only one that was not launched has ended by that.
+                name = str(order.get("attempt", "")) if order.get("do") == "launch" else ""
                 self._say(pack({"is": "refused", "attempt": name, "error": f"{type(error).__name__}: {error}"}))
 
     def _obey(self, order: dict[str, Any]) -> None:

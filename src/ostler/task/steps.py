@@ -19,14 +19,12 @@ ERROR_VARIABLE = "OSTLER_ERROR"
 
 class Steps:
     def __init__(self) -> None:
-        self._running: subprocess.Popen[bytes] | None = None
         self._told_to_stop = False
 
     def stop(self, number: int, frame: FrameType | None) -> None:
-        """SIGTERM came to the whole group; the step that runs has it too. What follows is only the epilog."""
+        """SIGTERM came to the whole group; the step that runs has it too, and to some a second one means now. What
+        follows is only the epilog."""
         self._told_to_stop = True
-        if self._running is not None and self._running.poll() is None:
-            self._running.send_signal(signal.SIGTERM)
 
     def run(self, prolog: list[str], command: list[str], epilog: list[str]) -> int:
         code = self._step("prolog", prolog) if prolog else 0
@@ -43,12 +41,14 @@ class Steps:
 
     def _step(self, name: str, argv: list[str]) -> int:
         try:
-            self._running = subprocess.Popen(argv)
+            was_told = self._told_to_stop
+            running = subprocess.Popen(argv)
         except OSError as error:
             complain(f"{name or 'the command'} could not be started: {argv[0]}: {error.strerror}")
             return 127 if isinstance(error, FileNotFoundError) else 126
-        code = self._running.wait()
-        self._running = None
+        if self._told_to_stop and not was_told:
+            running.send_signal(signal.SIGTERM)  # it came while this one was not there yet
+        code = running.wait()
         return 128 - code if code < 0 else code
 
 

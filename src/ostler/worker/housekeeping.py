@@ -32,9 +32,16 @@ async def keep_house(runtime: Leftovers, place: Callable[[str], Path], in_use: C
         try:
             await runtime.prune(keep_bytes=KEEP_LOGS_BYTES, keep_age_s=KEEP_LOGS_S)
             for name, keep_s in KEEP_S.items():
-                await asyncio.to_thread(remove_older, place(name), time.time() - keep_s, in_use())
+                await _remove_older(place(name), time.time() - keep_s, in_use)
         except OSError as error:
             _log.warning("could not clean up: %s", error)
+
+
+async def _remove_older(folder: Path, than: float, in_use: Callable[[], Collection[str]]) -> None:
+    """One at a time: what is used by now is asked before each, and not only before the first."""
+    for path in await asyncio.to_thread(older, folder, than):
+        if path.name not in in_use():
+            await asyncio.to_thread(remove, path)
 
 
 async def make_room(runtime: Leftovers) -> None:
@@ -42,11 +49,8 @@ async def make_room(runtime: Leftovers) -> None:
     await runtime.prune(keep_bytes=0, keep_age_s=0.0)
 
 
-def remove_older(folder: Path, than: float, in_use: Collection[str] = ()) -> None:
-    for path in folder.iterdir():
-        if path.name in in_use or _newest(path) >= than:
-            continue
-        remove(path)
+def older(folder: Path, than: float) -> list[Path]:
+    return [path for path in folder.iterdir() if _newest(path) < than]
 
 
 def _newest(path: Path) -> float:

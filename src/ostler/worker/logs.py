@@ -22,7 +22,7 @@ END_PART = 4 * PIECE
 BEHIND = 32 * PIECE
 """A reader who would be further behind than this is brought to the newest, and told what was left out."""
 BYTES_PER_S = 4_000_000
-END_S = 5.0
+END_S = 20.0
 LOOK_S = 0.2
 AGAIN_S = 1.0
 CONFLICTS = 3
@@ -137,6 +137,10 @@ class Logs:
         finally:
             stream.finishing = False
         return True
+
+    def reached(self, attempt: str) -> int:
+        """How much of it the hub is known to have."""
+        return self._streams[attempt].at if attempt in self._streams else 0
 
     def forget(self, attempt: str) -> None:
         stream = self._streams.get(attempt)

@@ -78,6 +78,7 @@ class Outcomes:
         """The log first, so that whoever hears of the end finds it there; then all the rest."""
         await asyncio.sleep(wanted.after_s)
         folder = self._folder(wanted.attempt)
+        before = self._logs.reached(wanted.attempt)
         logged = await self._logs.finish(wanted.task_id, wanted.attempt)
         # To begin a thread costs as much as all the rest of a task that printed a line.
         redactor = self.redactor(wanted.attempt) or Redactor(())
@@ -91,6 +92,7 @@ class Outcomes:
             last_line=told.last_line,
             said=said,
             unreachable=not logged,
+            progressed=self._logs.reached(wanted.attempt) > before,
         )
         self._see_what_it_lacked(found, wanted, told.log)
         if wanted.call:
@@ -166,7 +168,8 @@ class Outcomes:
             await bring(self._api, upload, self._traffic)
             found.artifact_id = upload.sha256
         except Unreachable:
-            found.unreachable, found.lacking, found.progressed = True, OUTPUTS, upload.have > before
+            found.unreachable, found.lacking = True, OUTPUTS
+            found.progressed = found.progressed or upload.have > before
         except (Declined, OSError) as refusal:
             found.error = f"its outputs of {upload.size} bytes were not taken: {refusal}"
 
