@@ -13,6 +13,8 @@ from tests.ledger.files import of_every_kind
 
 from ostler.domain.errors import LedgerError
 from ostler.hub import keeping
+from ostler.ledger import sqlite_file
+from ostler.ledger.migrate import bundled
 from ostler.ledger.sqlite import SqliteLedger
 from ostler.ledger.sqlite_file import take_lock
 
@@ -112,6 +114,19 @@ def test_a_backup_that_is_made_meanwhile_is_not_taken_for_ones_own(
     monkeypatch.setattr(keeping, "_copy", with_another_half_way)
     keeping.backup(where, tmp_path / "backup.db")
     assert keeping.restore(where, tmp_path / "backup.db") is not None
+
+
+def test_of_a_backup_of_an_older_version_no_second_ledger_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = keeping.Place(tmp_path, tmp_path, "")
+    with monkeypatch.context() as older:
+        older.setattr(sqlite_file, "bundled", lambda: bundled()[:-1])
+        SqliteLedger(where.file).close()
+        keeping.backup(where, tmp_path / "backup.db")
+    keeping.restore(where, tmp_path / "backup.db")
+    SqliteLedger(where.file).close()
+    assert [path.name for path in tmp_path.iterdir() if "restored" in path.name or "before" in path.name] == []
 
 
 def killed_ledger(folder: Path) -> keeping.Place:

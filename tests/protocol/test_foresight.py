@@ -253,6 +253,16 @@ async def test_what_if_a_worker_were_drained_or_removed_nothing_would_start(hub:
         assert (one["id"], one["by_s"], one["then"]) == (waiting, None, None) and one["now"]
 
 
+async def test_what_if_something_waited_for_a_job_that_has_succeeded_it_would_begin(hub: RunningHub, api: Api) -> None:
+    worker = await hub.worker("box")
+    done = await api.submit()
+    await worker.end(await worker.take(done))
+    found = await api.post("/v1/whatif", {"spec": {"depends_on": [done]}, **PATIENT})
+    assert found["then"]["start"]["likely"] and "is assigned on box" in found["then"]["summary"]
+    wrong = await api.call("POST", "/v1/whatif", json={"spec": {"depends_on": ["nobody"]}})
+    assert "there is no job nobody" in wrong.problem(422)["detail"]
+
+
 async def test_what_if_a_machine_came_what_could_never_begin_would(hub: RunningHub, api: Api) -> None:
     _, waiting = await busy(hub, api)
     large = await api.submit(gpu_count=4)

@@ -348,6 +348,14 @@ async def test_a_reader_who_is_far_behind_gets_everything_without_a_pause(hub: R
         assert [(await feed.next())["subject"] for _ in range(count)] == ids
 
 
+async def test_whoever_has_seen_more_than_there_is_hears_what_comes(hub: RunningHub, api: Api) -> None:
+    """As after a ledger was restored, whose feed goes on from before that."""
+    await api.submit()
+    async with api.feed(after=10_000) as feed:
+        job = await api.submit()
+        assert (await feed.next())["subject"] == job
+
+
 async def test_a_bad_last_event_id_is_422(api: Api) -> None:
     (await api.call("GET", "/v1/events", headers={"Last-Event-ID": "yesterday"})).problem(422)
 

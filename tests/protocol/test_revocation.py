@@ -229,6 +229,14 @@ async def test_what_is_put_in_place_of_a_token_that_expires_lasts_as_long(hub: R
     assert not await is_good(hub, new["token"])
 
 
+async def test_a_token_is_replaced_once_and_whoever_lost_the_answer_is_told_by_which(hub: RunningHub) -> None:
+    old = await made(hub)
+    new = await rotate(hub, old["id"])
+    refused = (await hub.api.call("POST", f"/v1/tokens/{old['id']}/rotate")).problem(409)
+    assert f"was replaced by {new['id']} a moment ago" in refused["detail"]
+    assert (await rotate(hub, new["id"]))["expires_at"] is None
+
+
 async def test_only_what_is_good_can_be_replaced(hub: RunningHub) -> None:
     over, gone = await made(hub, expires_s=1), await made(hub)
     joining = await hub.api.post("/v1/tokens", {"role": "join-once"}, 201)

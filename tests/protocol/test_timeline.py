@@ -1,5 +1,6 @@
 """What ran where and when, as the dashboard draws it."""
 
+import pytest
 from tests.protocol.api import Api
 from tests.protocol.hub import RunningHub
 
@@ -60,3 +61,8 @@ def test_what_ran_for_a_job_that_is_gone_is_nobodys_to_see_but_who_sees_all() ->
     seen = {role: as_seen_by(Caller(role, "ann", "1"), block, None) for role in ("user", "operator")}
     assert [seen["user"][name] for name in ("attempt", "task_id", "job_id", "reason")] == ["", "", "", ""]
     assert seen["operator"]["job_id"] == "j"
+
+
+@pytest.mark.parametrize("until", ["999999999999", "253402300800", "-1", "nan", "soon"])
+async def test_what_is_no_time_is_refused(api: Api, until: str) -> None:
+    assert "no time in seconds" in (await api.call("GET", f"/v1/timeline?until={until}")).problem(422)["detail"]

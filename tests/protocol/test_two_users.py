@@ -166,6 +166,16 @@ async def test_he_cannot_wait_for_her_jobs_end(hub: RunningHub, hers: Hers) -> N
     assert await hers.ann.submit(depends_on=[hers.job], min_cpu_cores=1000)
 
 
+async def test_he_cannot_ask_when_something_would_run_that_waits_for_her_job(hub: RunningHub, hers: Hers) -> None:
+    bob = await hub.user("bob")
+    told = []
+    for name in (hers.job, hers.waiting, ABSENT_ID):
+        answer = await bob.call("POST", "/v1/whatif", json={"spec": {"depends_on": [name]}})
+        assert answer.status == 422
+        told.append(plain(answer, name))
+    assert len(set(told)) == 1
+
+
 async def test_he_cannot_ask_what_if_her_job_were_otherwise(hub: RunningHub, hers: Hers) -> None:
     bob = await hub.user("bob")
     told = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ostler.config import TOKEN_FILES
-from ostler.domain.errors import BadInput, NotAuthenticated, NotFound
+from ostler.domain.errors import BadInput, Conflict, NotAuthenticated, NotFound
 from ostler.domain.job import MANIFEST_USER
 from ostler.domain.records import TokenRecord
 from ostler.hub.ids import new_job_id, new_token_secret
@@ -71,6 +71,8 @@ class Access:
             self._enter(token)
         self._ended: dict[str, str] = {}
         """Why a token that this hub has known is one no more, by its digest."""
+        self.replaced: dict[str, str] = {}
+        """Tokens that are good for a moment yet, and what took their place, by their ids."""
         self.changed: Callable[[], None] = lambda: None
         """A token was made, or taken out of use. Of one that expires nobody hears."""
         for kind, role in FILE_ROLES.items():
@@ -201,6 +203,9 @@ class Access:
         old = self._find(token_id)
         if old is None or self._is_over(old) or _is_of_file(token_id) or old.role == JOIN_ONCE:
             raise NotFound(f"there is no token {token_id} that could be replaced")
+        if token_id in self.replaced:
+            told = f"token {token_id} was replaced by {self.replaced[token_id]} a moment ago"
+            raise Conflict(f"{told}: if that one's secret was lost, rotate it, or revoke it and make another")
         lasts_s = None if old.expires_at is None else old.expires_at - old.created_at
         return old, *self.create(old.role, old.user, lasts_s)
 
@@ -216,6 +221,7 @@ class Access:
     def expel(self, record: TokenRecord, why: str = "") -> None:
         self._by_digest.pop(record.digest, None)
         self._by_id.pop(record.id, None)
+        self.replaced.pop(record.id, None)
         self._ended[record.digest] = why or f"this token was revoked; {_another(record)}"
         self.changed()
 

@@ -120,6 +120,7 @@ def restore(where: Place, source: Path) -> Path | None:
             held.callback(os.close, take_lock(where.file))
         fresh = where.state / ".restored.db"
         held.callback(_remove, fresh)
+        held.callback(_remove_copies, fresh)
         _remove(fresh)
         _bring(source, fresh)
         with explained(source):
@@ -133,6 +134,12 @@ def restore(where: Place, source: Path) -> Path | None:
         os.replace(fresh, where.file)
         sync_folder(where.state)
         return aside
+
+
+def _remove_copies(fresh: Path) -> None:
+    """Those made before a migration: the backup itself is that."""
+    for copy in fresh.parent.glob(f"{fresh.name}.before-*"):
+        copy.unlink()
 
 
 def _bring(source: Path, target: Path) -> None:

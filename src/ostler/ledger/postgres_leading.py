@@ -88,12 +88,21 @@ def take(db: Connection, holder: str, lease_s: float) -> int:
     """The new term; 0 while another hub leads. A holder takes over from itself at once: it has been started again."""
     values = sql.stored(holder), lease_s
     try:
-        with db.transaction():
-            db.execute(_NOT_FOR_LONG)
-            row = db.execute(_LEAD, values).fetchone()
+        return _lead(db, values)
     except LockNotAvailable:
         stopped = db.execute(_END_THE_STOPPED, values[:1]).fetchone()
-        row = db.execute(_LEAD, values).fetchone() if stopped else None
+        if not stopped or not stopped[0]:
+            return 0  # it could not be ended in time
+    try:
+        return _lead(db, values)
+    except LockNotAvailable:
+        return 0
+
+
+def _lead(db: Connection, values: tuple[object, ...]) -> int:
+    with db.transaction():
+        db.execute(_NOT_FOR_LONG)
+        row = db.execute(_LEAD, values).fetchone()
     return int(row[0]) if row else 0
 
 

@@ -1,5 +1,7 @@
 """The model in a JSON body: found as every JSON parser would find it."""
 
+import errno
+import io
 import json
 from typing import Any
 
@@ -8,6 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ostler.gateway.control import Filters, ModelSetup
+from ostler.gateway.relay import body, fields
 from ostler.gateway.relay.fields import Named, NotReadable, named, rewritten
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -155,3 +158,34 @@ def test_a_rewritten_body_is_what_a_parser_would_make_of_it(body: bytes) -> None
     assert repr(json.loads(out)) == repr({name: fields[name] for name in json.loads(out)}) and len(
         json.loads(out)
     ) == len(fields)
+
+
+def test_a_stream_that_is_null_is_none_and_costs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "_named_slowly", None)
+    assert named(b'{"model":"m","stream":null}') == Named("m", False)
+
+
+def test_what_only_a_lenient_reader_reads_is_not_read_when_it_is_large() -> None:
+    assert named(b'{"model":"m","x":NaN}') == Named("m", False)
+    with pytest.raises(NotReadable, match="too large"):
+        named(b'{"model":"m","x":[NaN,"' + b"x" * fields.SLOWLY_BYTES + b'"]}')
+
+
+def test_a_disk_that_fills_up_is_told_and_nothing_is_left_out() -> None:
+    class Short(io.RawIOBase):
+        """Takes less than it is given, and then nothing."""
+
+        room = 150
+
+        def write(self, data: Any) -> int:
+            if not self.room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            taken = min(len(data), 70, self.room)
+            self.room -= taken
+            return taken
+
+    short = Short()
+    body._write_all(short, b"x" * 100)
+    assert short.room == 50
+    with pytest.raises(OSError, match="No space left"):
+        body._write_all(short, b"x" * 100)

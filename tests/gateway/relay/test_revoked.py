@@ -1,8 +1,10 @@
 """A key that is taken out of use: whatever came in with it ends, and nobody else's."""
 
+import json
+
 import msgspec
 import pytest
-from tests.gateway.relay.rig import PLAIN, Heard, Line, Rig, chat, key
+from tests.gateway.relay.rig import CHAT, PLAIN, Heard, Line, Rig, chat, key, until
 from tests.gateway.relay.test_elsewhere import KEYS, far, opened
 
 from ostler.gateway.control import Cancelled, Done, NeedTunnel, Setup
@@ -60,6 +62,30 @@ async def test_a_connection_that_lies_idle_ends_too(both: Rig) -> None:
     assert (await client.call(chat(), secret=GOES)).status == 200
     both.hub.say(with_keys(STAYS))
     assert await client.rest() == b""
+
+
+async def test_a_key_that_goes_while_the_body_comes_opens_nothing(both: Rig) -> None:
+    server = await both.serving()
+    client = await both.client()
+    body = json.dumps(chat()).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {GOES}\r\n"
+    client.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body[:10])
+    await both.settled()
+    both.hub.say(with_keys(STAYS))
+    await both.settled()
+    client.send(body[10:])
+    reply = await client.reply()
+    assert (reply.status, reply.code, server.heard) == (401, "invalid_api_key", [])
+
+
+async def test_what_was_kept_of_those_who_are_expelled_is_let_go_of(both: Rig) -> None:
+    client = await both.client()
+    for _ in range(4):
+        client.ask(chat(pad="x" * 2000), secret=GOES)
+    await until(lambda: both.relay.spool.held > 8000)
+    both.hub.say(with_keys(STAYS))
+    await client.rest()
+    await until(lambda: both.relay.spool.held == 0)
 
 
 async def test_the_tunnels_of_a_worker_end_with_its_last_key(far: Rig) -> None:

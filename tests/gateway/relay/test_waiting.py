@@ -1,6 +1,7 @@
 """No room behind an open gate: the hub is asked, and the caller waits for what it says."""
 
 import asyncio
+import gzip
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -269,6 +270,22 @@ async def test_an_answer_that_is_no_stream_is_an_error_once_the_stream_has_begun
     assert b"without the stream" in events and events.endswith(b"data: [DONE]\n\n")
 
 
+async def test_what_follows_comments_is_not_compressed(talkative: Rig) -> None:
+    async def obeys(line: Line, heard: Heard) -> None:
+        assert "accept-encoding" not in heard.headers and heard.headers["accept"] == "*/*"
+        line.answer(b"data: one\n\n", content_type="text/event-stream")
+
+    async def does_not(line: Line, heard: Heard) -> None:
+        data = gzip.compress(b"data: one\n\n")
+        line.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: gzip\r\n")
+        line.send(b"Content-Length: %d\r\n\r\n%b" % (len(data), data))
+
+    more = "Accept-Encoding: gzip\r\nAccept: */*\r\n"
+    assert await told_while_loading(talkative, obeys, more=more) == b"data: one\n\n"
+    events = await told_while_loading(talkative, does_not, "i2", more)
+    assert b"without the stream" in events and events.endswith(b"data: [DONE]\n\n")
+
+
 async def test_a_refusal_becomes_an_event_once_the_stream_has_begun(talkative: Rig) -> None:
     client = await talkative.client()
     client.ask(chat("large", stream=True))
@@ -282,13 +299,13 @@ async def test_a_refusal_becomes_an_event_once_the_stream_has_begun(talkative: R
     assert (await client.call(path="/health")).status == 200
 
 
-async def told_while_loading(rig: Rig, script: object) -> bytes:
+async def told_while_loading(rig: Rig, script: object, instance: str = "i1", more: str = "") -> bytes:
     server = await rig.server(script)  # type: ignore[arg-type]
     client = await rig.client()
-    client.ask(chat("large", stream=True))
+    client.ask(chat("large", stream=True), more=more)
     arrived = await rig.hub.hears(Arrived)
     await client.head()
-    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    rig.hub.say(Grant(arrived.request, instance, "127.0.0.1", server.port))
     return await without_comments(client)
 
 

@@ -9,6 +9,7 @@ from ostler.core.fleet import Fleet
 from ostler.core.jobs import alter
 from ostler.core.step import step
 from ostler.domain.job import Terms
+from ostler.domain.records import DepartedRecord, JobRecord
 from ostler.domain.resources import Request
 from ostler.domain.worker import Capabilities, Slots
 
@@ -29,6 +30,9 @@ class Machine(msgspec.Struct):
 
 class Plan(msgspec.Struct, kw_only=True):
     submit: list[NewJob] = []
+    known: dict[str, JobRecord] = {}
+    """What they wait for, as far as it is in the ledger; and what is gone from there."""
+    departed: dict[str, DepartedRecord] = {}
     alter: list[Altered] = []
     add: list[Machine] = []
     remove: list[str] = []
@@ -38,7 +42,7 @@ class Plan(msgspec.Struct, kw_only=True):
     head_blocks: bool | None = None
 
     def __bool__(self) -> bool:
-        return any(getattr(self, name) not in ([], None) for name in self.__struct_fields__)
+        return any(getattr(self, name) not in ([], {}, None) for name in self.__struct_fields__)
 
 
 def apply(fleet: Fleet, plan: Plan, now: float) -> None:
@@ -58,7 +62,7 @@ def apply(fleet: Fleet, plan: Plan, now: float) -> None:
         if job is not None:
             alter(fleet, job, one.request, one.terms)
     if plan.submit:
-        step(fleet, JobsSubmitted(ref=0, jobs=plan.submit), now)
+        step(fleet, JobsSubmitted(ref=0, jobs=plan.submit, known=plan.known, departed=plan.departed), now)
 
 
 def _remove(fleet: Fleet, name: str, now: float) -> None:

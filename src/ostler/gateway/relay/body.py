@@ -23,6 +23,13 @@ class Spool:
         self.held = 0
 
 
+def _write_all(file: IO[bytes], data: bytes | bytearray) -> None:
+    """A file without a buffer may take less than it is given, and says why only the next time."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
 class Body:
     size = 0
     data: bytes | bytearray = b""
@@ -37,7 +44,7 @@ class Body:
     def add(self, piece: bytes) -> None:
         self.size += len(piece)
         if self._file is not None:
-            self._file.write(piece)
+            _write_all(self._file, piece)
             return
         if not self.data:
             self.data = piece
@@ -54,7 +61,7 @@ class Body:
         # Unbuffered: a buffer's rest would be written late, by whoever reads next.
         self._file = tempfile.TemporaryFile(dir=self._spool.folder, prefix="ostler-body-", buffering=0)
         self.in_file = True
-        self._file.write(self.data)
+        _write_all(self._file, self.data)
         self._let_go_of_memory()
 
     def _let_go_of_memory(self) -> None:

@@ -353,6 +353,8 @@ class Caller(asyncio.Protocol):
     def expel(self, refusal: Refusal) -> None:
         """Its key is good no more: what is being answered ends here, and the connection with it."""
         self._deaf = True
+        for request in self._line:
+            request.body.close()
         self._line.clear()
         if self._current is not None:
             self._current.persistent = False

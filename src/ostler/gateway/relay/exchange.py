@@ -177,7 +177,7 @@ class Exchange:
 
     def _continue_stream(self, upstream: "Upstream", caller: "Caller") -> None:
         """The caller has had its status and some comments: only events can follow."""
-        if upstream.head.status != 200 or not upstream.head.is_stream:
+        if upstream.head.status != 200 or not upstream.head.is_stream or upstream.head.encoded:
             self.collected = bytearray()
             upstream.plain = self._collect
         elif upstream.head.chunked:

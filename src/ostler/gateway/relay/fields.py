@@ -17,6 +17,7 @@ NO_MODEL = "the body has no field `model`; name one of those that GET /v1/models
 NO_NAME = "no name"
 """Itself, and none that is spelt like it."""
 # Half a surrogate pair (an emoji cut in two) and NaN are common enough, and most model servers take them.
+SLOWLY_BYTES = 4 * 1024 * 1024
 TOO_STRICT = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
@@ -26,7 +27,8 @@ class NotReadable(Exception):
 
 class Named(msgspec.Struct, gc=False):
     model: str = NO_NAME
-    stream: bool = False
+    stream: bool | None = False
+    """None, as some clients say it: no."""
 
 
 _named = msgspec.json.Decoder(Named).decode
@@ -43,10 +45,14 @@ def named(body: Contents) -> Named:
         raise NotReadable("the body is nested too deeply") from None
     if found.model is NO_NAME:
         raise NotReadable(NO_MODEL)
+    found.stream = bool(found.stream)
     return found
 
 
 def _named_slowly(body: Contents) -> Named:
+    if len(body) > SLOWLY_BYTES:
+        # Everybody else waits meanwhile, and it takes many times as much memory.
+        raise NotReadable("the body is not JSON by its own rules (NaN, or half a character), and too large for others")
     fields = _object(body)
     if "model" not in fields:
         raise NotReadable(NO_MODEL)

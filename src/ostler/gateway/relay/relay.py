@@ -132,7 +132,10 @@ class Relay:
 
     def begin(self, caller: Caller, request: Request) -> None:
         key = request.key
-        if key is None or not request.head.for_model:
+        if key is not None and self.catalog.key_of(request.head.bearer, request.head.api_key) is not key:
+            request.persistent = False
+            caller.refuse(request, NO_KEY_ANY_MORE)  # it went while the body came
+        elif key is None or not request.head.for_model:
             self._for_us(caller, request, key)
         elif key.limit is not None and key.in_flight >= key.limit:
             message = f"this key may have {key.limit} requests at a time; wait until one has ended"
@@ -198,7 +201,7 @@ class Relay:
         model = self._model(found.model)
         if model.rewrites:
             request.body.replace(rewritten(body, model.setup))
-        return model, found.stream
+        return model, bool(found.stream)
 
     def _in_form(self, request: Request) -> Model:
         form = request.form

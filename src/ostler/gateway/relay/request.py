@@ -1,6 +1,7 @@
 """One request as its head says it is, and what of the head goes on to a model's server."""
 
 import hashlib
+import re
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode
 
@@ -22,6 +23,7 @@ OURS = frozenset(
 )
 """Headers that concern this connection, or this relay, and not the model's server; and those that both must see."""
 PLAIN_TOKENS = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"http2-settings", b"trailer", b""))
+ACCEPTED_ENCODINGS = re.compile(rb"\r\naccept-encoding:[^\r\n]*\r\n", re.IGNORECASE)
 TUNNELS = b"/tunnel/"
 TUNNEL = b"ostler-tunnel"
 UPGRADED = {b"websocket": b"/upstream/", TUNNEL: TUNNELS}
@@ -204,10 +206,13 @@ class Request:
         query = urlencode([(key, name if key == "model" else value) for key, value in pairs])
         self.target = self.head.path + b"?" + query.encode()
 
-    def written_for(self, instance: "Instance") -> bytes:
-        """All of it as the model's server gets it; of one whose body is in a file, the head."""
+    def written_for(self, instance: "Instance", *, plain: bool = False) -> bytes:
+        """All of it as the model's server gets it; of one whose body is in a file, the head. `plain`: the answer must
+        not be compressed."""
         head, body = self.head, self.body
         start = head.start_for(instance, self.target)
+        if plain:
+            start = ACCEPTED_ENCODINGS.sub(b"\r\n", start)
         if head.upgrades:
             return b"%bConnection: Upgrade\r\nUpgrade: %b\r\n\r\n" % (start, head.upgrade)
         if body.size or head.method in WITH_BODY:

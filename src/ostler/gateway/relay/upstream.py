@@ -113,7 +113,9 @@ class Upstream(asyncio.Protocol):
         exchange.sent_over(self)
         request = exchange.request
         writes = exchange.relay.writes
-        writes.add(self.transport, request.written_for(self.instance))
+        # Whoever has had comments in plain text cannot be told that what follows is compressed.
+        is_plain = exchange.loading is not None and exchange.loading.begun
+        writes.add(self.transport, request.written_for(self.instance, plain=is_plain))
         if request.body.in_file:
             writes.flush()
             self.unsent = request.body.stream()

@@ -69,6 +69,7 @@ class EnrolApi:
         await self._loop.commit(Changes(tokens=[new, retired]))
         self._access.admit(retired)
         self._access.admit(new)
+        self._access.replaced[old.id] = new.id
         return json_response({**_token_document(new), "token": secret, "replaces": _token_document(retired)})
 
     async def _rotate_file(self, kind: str) -> Response:

@@ -149,7 +149,8 @@ class FleetApi:
         text = request.headers.get("last-event-id") or request.query_params.get("after") or ""
         if text and not (text.isdecimal() and len(text) < 19):
             raise BadInput("Last-Event-ID: not the id of an event", [("Last-Event-ID", "not a number")])
-        after = int(text) if text else self._feed.last_seq
+        # Of a ledger that was restored the feed goes on from before what a reader has seen.
+        after = min(int(text), self._feed.last_seq) if text else self._feed.last_seq
         stream = self._stream(caller_of(request), after)
         return StreamingResponse(stream, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
 

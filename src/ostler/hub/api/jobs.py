@@ -16,7 +16,7 @@ from ostler.core.learning.kinds import kind_of
 from ostler.domain import states
 from ostler.domain.errors import BadInput, Hidden, NotAllowed, NotFound, Unreadable
 from ostler.domain.job import MANIFEST_USER, MAX_RUNTIME_HOURS, MAX_SPEC_BYTES, JobSpec, decode_spec
-from ostler.domain.records import JobRecord, ReceiptRecord, TaskRecord
+from ostler.domain.records import DepartedRecord, JobRecord, ReceiptRecord, TaskRecord
 from ostler.hub.access import Caller
 from ostler.hub.api.depth import must_be_shallow
 from ostler.hub.api.downloads import download
@@ -125,7 +125,20 @@ class JobsApi:
         owners = await self._loop.read(lambda ledger: _owners(ledger, names))
         for name in sorted(owners):
             if not caller.may_see(owners[name]):
-                raise BadInput(f"depends_on: there is no job {name}", [("depends_on", f"there is no job {name}")])
+                raise _no_such_job(name)
+
+    async def waited_for(
+        self, caller: Caller, names: set[str]
+    ) -> tuple[dict[str, JobRecord], dict[str, DepartedRecord]]:
+        """What a job that is not submitted would wait for: what there is, and what is gone. BadInput as of one that
+        is submitted."""
+        await self._must_see(caller, names)
+        known, departed = await self._loop.read(
+            lambda ledger: (ledger.jobs(sorted(names)), ledger.departed(sorted(names))) if names else ({}, {})
+        )
+        for name in sorted(names - known.keys() - departed.keys()):
+            raise _no_such_job(name)
+        return known, departed
 
     async def listing(self, request: Request) -> Response:
         caller = caller_of(request)
@@ -283,6 +296,10 @@ class JobsApi:
         is_id = text.partition(".")[0] in self._loop.fleet.jobs
         target = await self._loop.read(lambda ledger: resolve(ledger, text, _user_of(caller)), by_key=is_id)
         return _allowed(caller, text, target, changing=changing)
+
+
+def _no_such_job(name: str) -> BadInput:
+    return BadInput(f"depends_on: there is no job {name}", [("depends_on", f"there is no job {name}")])
 
 
 def _owners(ledger: Ledger, names: set[str]) -> dict[str, str]:

@@ -19,6 +19,8 @@ from ostler.ledger.base import Ledger
 MOST_BLOCKS = 20_000
 MOST_LINES = 10_000
 HOUR_S = 3600.0
+LAST_TIME = 253_402_300_800.0
+"""The first moment of a year of five digits."""
 AWAY = ("offline", "cooling", "draining")
 """What a worker is said to be when nothing new goes there."""
 
@@ -68,7 +70,7 @@ def _time(request: Request, name: str, default: float) -> float:
         found = float(text)
     except ValueError:
         found = -1.0
-    if not 0 <= found < 1e12:
+    if not 0 <= found < LAST_TIME:
         raise BadInput(f"{name}: {text!r} is no time in seconds since 1970", [(name, "not a time")])
     return found
 

@@ -132,8 +132,10 @@ class WhatIfApi:
         base, plan, subject = Plan(), Plan(), ""
         if wanted.spec is not None:
             new = new_job(self._spec(caller, wanted))
-            subject, plan.submit = new.id, [new]
-            base.submit = [new] if _changes_fleet(wanted) else []
+            subject = new.id
+            known, departed = await self._jobs.waited_for(caller, set(new.depends_on))
+            for side in (base, plan) if _changes_fleet(wanted) else (plan,):
+                side.submit, side.known, side.departed = [new], known, departed
         elif wanted.job_id:
             subject, altered = await self._altered(caller, wanted)
             plan.alter = [altered] if altered is not None else []
