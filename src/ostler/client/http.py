@@ -159,7 +159,8 @@ class Hub:
         """The results of those of an array's tasks that have one, and those that were too much for one answer.
         No more than RESULTS_PER_CALL are looked at."""
         page = self._post(_job(job_id) + "/results", {"indices": indices})
-        return {int(index): base64.b64decode(text) for index, text in page["results"].items()}, page["left_out"]
+        found = {int(index): base64.b64decode(text) for index, text in page["results"].items()}
+        return found, page.get("left_out") or []  # an older hub leaves none out
 
     # Logs
 
