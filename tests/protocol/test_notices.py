@@ -134,9 +134,9 @@ async def test_a_command_that_leaves_something_in_the_background_has_delivered_i
 async def test_a_command_that_takes_too_long_is_ended_with_all_that_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivering, "TRY_S", 0.5)
+    monkeypatch.setattr(delivering, "TRY_S", 3.0)  # by then it has begun, on a busy machine, too
     command = ("sh", "-c", f"sleep 600 & echo $! > {tmp_path}/child; wait")
-    with pytest.raises(TimeoutError, match=r"sh took over 0\.5 s"):
+    with pytest.raises(TimeoutError, match="sh took over 3 s"):
         await delivering._run(a_notice(), command)
     await gone(int((tmp_path / "child").read_text()))
 

@@ -66,7 +66,9 @@ def test_what_is_started_while_others_are_looked_at_is_not_touched(tmp_path: Pat
     """Whichever comes first is followed by one that was prepared before, and is started now."""
     for name in ("a", "b"):
         (tmp_path / name / "work").mkdir(parents=True)
-    _attempt(tmp_path, "old", 2 * DAY_S)
+        os.utime(tmp_path / name, (NOW, NOW))
+    for number in range(3):
+        _attempt(tmp_path, f"old{number}", 2 * DAY_S)
     held: set[str] = set()
 
     def starts(attempt: str) -> bool:
