@@ -37,9 +37,8 @@ from typing import Any, BinaryIO, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 MIB, GIB = 1 << 20, 1 << 30
-REQUEST_S, LONGEST_PAUSE_S, GRACE_S, LOOK_S, NEVER = 30.0, 30.0, 10.0, 0.1, float("inf")
+REQUEST_S, LONGEST_PAUSE_S, GRACE_S, LOOK_S, NEVER, KEEP_S = 30.0, 30.0, 10.0, 0.1, float("inf"), 7 * 86400.0
 KINDS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-KEEP_CHECKPOINTS_S = 7 * 86400.0
 CANCELLED, TAKEN = "cancelled", "the hub has taken it back"
 _log = logging.getLogger("ostler.pull")
 T = TypeVar("T")
@@ -270,8 +269,7 @@ class Unpackable(ValueError):
 def pack(folder: str | Path, out: str | Path | BinaryIO) -> str:
     """Write the folder's canonical archive; its sha256. The same files are the same bytes, whoever packs them and when:
     sorted, without times and owners, and of the modes only whether a file may be executed."""
-    root, entries = Path(folder), dict[str, "Path | None"]()
-    waiting = [root]
+    entries, waiting = dict[str, "Path | None"](), [root := Path(folder)]
     while waiting:
         for path in waiting.pop().iterdir():
             is_folder = stat.S_ISDIR(look(path, root).st_mode)
@@ -319,9 +317,9 @@ def _entry(name: str, path: Path | None) -> Iterator[bytes]:
         return
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NONBLOCK", 0))) as content:
         status = os.fstat(content.fileno())
-        header.size, header.mode = status.st_size, 0o755 if status.st_mode & stat.S_IXUSR else 0o644
+        header.mode = 0o755 if status.st_mode & stat.S_IXUSR else 0o644
+        header.size = left = status.st_size
         yield header.tobuf(tarfile.PAX_FORMAT)
-        left = status.st_size
         while left > 0 and (piece := content.read(min(left, MIB))):
             left -= len(piece)
             yield piece
@@ -373,8 +371,6 @@ class Task:
         except Failed as failure:
             error, more = failure.args
             _log.warning("%s: failed: %s", self._id, error)
-            if error == CANCELLED:
-                shutil.rmtree(self._checkpoint, ignore_errors=True)
             with contextlib.suppress(Failed, Lost, Refused, Unreachable):
                 self._send_log()
                 self._tell(lambda: self._client.fail(*self._who, error=error, **more))
@@ -402,8 +398,7 @@ class Task:
             raise Failed(f"exit code {code}: {last.strip()[:500]}", {"exit_code": code})
 
     def _spawn(self) -> subprocess.Popen[Any]:
-        work = self._folder / "work"
-        for folder in (self._checkpoint, self._out, work):
+        for folder in (self._checkpoint, self._out, work := self._folder / "work"):
             folder.mkdir(parents=True, exist_ok=True)
         own = ((name, value) for name, value in os.environ.items() if not _NOT_THEIRS.fullmatch(name))
         env = {name: value for name, value in own if self._client.token not in value}
@@ -547,7 +542,9 @@ class Worker:
         jobs, tries = (1, 1) if once else (self.options.jobs, sys.maxsize)
         while done < jobs:
             self._check()
-            self._tidy()
+            for left in (self.folder / "checkpoints").glob("*"):  # of a job that failed here, or went elsewhere
+                if time.time() - max(one.lstat().st_mtime for one in (left, *left.rglob("*"))) > KEEP_S:
+                    shutil.rmtree(left, ignore_errors=True)
             job = persist(lambda: self.client.claim(self.options.hostname, detect()), self._check, tries)
             if job is not None:
                 done, told, is_complete = done + 1, "", Task(self, job).carry_out()
@@ -559,13 +556,6 @@ class Worker:
                 return 5
             _pause(self.options.poll * random.uniform(0.75, 1.25), self._check)
         return 0 if is_complete or not once else 1
-
-    def _tidy(self) -> None:
-        """Nobody tells of a job that failed here, or went elsewhere, when its checkpoint is not needed any more."""
-        for left in (self.folder / "checkpoints").glob("*"):
-            with contextlib.suppress(OSError):
-                if time.time() - max(one.stat().st_mtime for one in (left, *left.rglob("*"))) > KEEP_CHECKPOINTS_S:
-                    shutil.rmtree(left, ignore_errors=True)
 
     def _check(self) -> None:
         if self.leave_at < NEVER:
@@ -588,8 +578,7 @@ def main(argv: list[str] | None = None) -> int:
     add("--jobs", type=int, default=sys.maxsize, metavar="N", help="leave after so many jobs")
     add("--once", action="store_true", help="ask once, and leave after that job")
     add("--check", action="store_true", help="print what this machine has, as JSON, and leave")
-    options = parser.parse_args(argv)
-    if options.check:
+    if (options := parser.parse_args(argv)).check:
         print(json.dumps(found := detect(), indent=2))
         return 0 if found["cpu_cores"] and found["ram_total_gib"] else 1
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
