@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.cli.terminal import Terminal
-from tests.cli.yard import OSTLER, Yard
+from tests.cli.yard import OSTLER, Yard, standing
 
 from ostler.client.beside import Beside
 from ostler.client.errors import BadInput, NotFound
@@ -21,13 +21,8 @@ STUBBORN = "trap '' TERM HUP INT; echo begun; while :; do sleep 0.2; done"
 
 @pytest.fixture(scope="module")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    found = Yard(tmp_path_factory.mktemp("exec"))
-    found.start_hub()
-    with found.worker():
+    with standing(tmp_path_factory.mktemp("exec")) as found:
         yield found
-    assert found.hub is not None
-    found.hub.terminate()
-    found.hub.wait(20)
 
 
 @pytest.fixture(scope="module")

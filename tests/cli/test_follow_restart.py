@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.cli.yard import OSTLER, Yard
+from tests.cli.yard import OSTLER, Yard, standing
 
 LINES = 250
 PRINTS = (
@@ -52,13 +52,8 @@ def until(holds: Callable[[], bool], what: str, timeout_s: float = 40.0) -> None
 
 @pytest.fixture(scope="module")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    found = Yard(tmp_path_factory.mktemp("follow"))
-    found.start_hub()
-    with found.worker():
+    with standing(tmp_path_factory.mktemp("follow")) as found:
         yield found
-    assert found.hub is not None
-    found.hub.terminate()
-    found.hub.wait(20)
 
 
 def test_followers_survive_a_hub_that_is_killed_twice(yard: Yard, tmp_path: Path) -> None:

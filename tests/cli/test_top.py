@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("textual")
 
 from tests.cli.terminal import Terminal
-from tests.cli.yard import Yard
+from tests.cli.yard import Yard, standing
 from textual.pilot import Pilot
 from textual.widgets import DataTable
 
@@ -34,13 +34,8 @@ PATIENCE_S = 40.0
 
 @pytest.fixture(scope="module")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    found = Yard(tmp_path_factory.mktemp("top"))
-    found.start_hub()
-    with found.worker():
+    with standing(tmp_path_factory.mktemp("top")) as found:
         yield found
-    assert found.hub is not None
-    found.hub.terminate()
-    found.hub.wait(20)
 
 
 @pytest.fixture(scope="module")

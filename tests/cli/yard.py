@@ -109,3 +109,15 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+@contextmanager
+def standing(folder: Path) -> Iterator[Yard]:
+    """A hub and its worker, as long as somebody needs them."""
+    found = Yard(folder)
+    found.start_hub()
+    with found.worker():
+        yield found
+    assert found.hub is not None
+    found.hub.terminate()
+    found.hub.wait(20)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostler.cli import exits
-from ostler.cli.options import Access, JobId, JobIds, Json
+from ostler.cli.options import Access, JobId, JobIds, Json, Timeout
 from ostler.cli.render.terminal import is_terminal, note, show_json
 from ostler.cli.render.words import clean, exit_code_words, titled
 from ostler.cli.session import connect
@@ -168,9 +168,7 @@ def told_end(job: Document) -> str:
 def wait(
     jobs: JobIds,
     access: Access,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="TIME", help="Give up (exit code 6) after: 90s, 5m, 2h.")
-    ] = None,
+    timeout: Timeout = None,
     json: Json = False,
 ) -> int:
     """Wait until jobs have ended.

@@ -11,6 +11,9 @@ import typer
 HUB_PANEL = "Which hub"
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of a table.")]
+Timeout = Annotated[
+    str | None, typer.Option("--timeout", metavar="TIME", help="Give up (exit code 6) after: 90s, 5m, 2h.")
+]
 JobId = Annotated[
     str, typer.Argument(metavar="ID", help="A job's id, the beginning of one, or a name (its newest job).")
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ostler.cli import exits, follow
-from ostler.cli.options import Access, Json
+from ostler.cli.options import Access, Json, Timeout
 from ostler.cli.render.terminal import is_terminal, note, show_json
 from ostler.cli.render.terminal import show as show_parts
 from ostler.cli.render.words import clean, count
@@ -112,9 +112,7 @@ def requeue(
 def wait(
     sweep: SweepName,
     access: Access,
-    timeout: Annotated[
-        str | None, typer.Option("--timeout", metavar="TIME", help="Give up (exit code 6) after: 90s, 5m, 2h.")
-    ] = None,
+    timeout: Timeout = None,
     json: Json = False,
 ) -> int:
     """Wait until all runs of a sweep have ended.

@@ -17,8 +17,9 @@ NO_MODEL = "the body has no field `model`; name one of those that GET /v1/models
 NO_NAME = "no name"
 """Itself, and none that is spelt like it."""
 # Half a surrogate pair (an emoji cut in two) and NaN are common enough, and most model servers take them.
-SLOWLY_BYTES = 4 * 1024 * 1024
 TOO_STRICT = (msgspec.MsgspecError, UnicodeDecodeError)
+SLOWLY_BYTES = 4 * 1024 * 1024
+"""No more than this is read by whoever takes these, and takes longer for all of it."""
 
 
 class NotReadable(Exception):
