@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from tests.protocol.api import Api
+from tests.protocol.client import Worker
 from tests.protocol.hub import RunningHub
 
 from ostler.core.fleet import Fleet
@@ -26,10 +27,15 @@ def patience(hub: RunningHub) -> None:
 
 async def busy(hub: RunningHub, api: Api) -> tuple[str, str]:
     """One GPU, the job that has it, and one that waits for it."""
+    running, waiting, _ = await busy_worker(hub, api)
+    return running, waiting
+
+
+async def busy_worker(hub: RunningHub, api: Api) -> tuple[str, str, Worker]:
     worker = await hub.worker("box", gpu_count=1, vram_gb=24)
     running = await api.submit(gpu_count=1, name="train")
     await worker.take(running)
-    return running, await api.submit(gpu_count=1, name="next")
+    return running, await api.submit(gpu_count=1, name="next"), worker
 
 
 async def test_why_of_a_waiting_job_says_who_holds_it_what_would_start_it_and_when(hub: RunningHub, api: Api) -> None:
@@ -273,20 +279,24 @@ async def test_what_if_a_machine_came_what_could_never_begin_would(hub: RunningH
     assert (jobs[large]["now"], jobs[large]["by_s"]) == (None, None) and jobs[large]["then"]
 
 
-async def test_both_sides_of_what_if_begin_now_however_quiet_it_was(
+async def test_both_sides_of_what_if_begin_now_however_quiet_it_was(hub: RunningHub, api: Api) -> None:
+    _, waiting, worker = await busy_worker(hub, api)
+    await api.get(f"/v1/jobs/{waiting}/estimate")
+    await hub.pass_time(7200, beating=[worker])
+    found = await api.post("/v1/whatif", {"add_workers": [{"like": "box"}], **PATIENT})
+    assert (found["earlier"]["count"], found["later"]["count"]) == (1, 0)
+
+
+async def test_what_should_have_ended_and_has_not_moves_the_estimates_though_nothing_happens(
     hub: RunningHub, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foresight, "QUIET_S", 0.0)
-    monkeypatch.setattr(foresight, "FRESH_S", 0.0)
-    worker = await hub.worker("box", gpu_count=1, vram_gb=24)
-    await worker.take(await api.submit(gpu_count=1))
-    waiting = await api.submit(gpu_count=1)
-    first = (await api.get(f"/v1/jobs/{waiting}/estimate"))["start"]["likely"]
+    _, waiting, worker = await busy_worker(hub, api)
+    first = later = (await api.get(f"/v1/jobs/{waiting}/estimate"))["start"]["likely"]
     await hub.pass_time(7200, beating=[worker])
-    later = (await api.get(f"/v1/jobs/{waiting}/estimate"))["start"]["likely"]
-    assert later > first, "what should have ended by now, and has not, ends later"
-    found = await api.post("/v1/whatif", {"add_workers": [{"like": "box"}], **PATIENT})
-    assert (found["earlier"]["count"], found["later"]["count"]) == (1, 0)
+    async with asyncio.timeout(PATIENT_S):
+        while later <= first:  # what was costly to find out is good for a moment longer
+            later = (await api.get(f"/v1/jobs/{waiting}/estimate"))["start"]["likely"]
 
 
 async def test_what_if_a_job_had_another_priority_moves_the_others(hub: RunningHub, api: Api) -> None:
