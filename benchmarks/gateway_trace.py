@@ -87,6 +87,9 @@ class Slots:
     def fits(self, target: str, gone: Collection[int], coming: Mapping[int, str], beside: Collection[str] = ()) -> bool:
         return len({*self.present, *coming} - {*gone}) + len(beside) + 1 <= FIT_AT_ONCE
 
+    def could_hold(self, target: str) -> bool:
+        return True
+
 
 def requests_of(path: Path, seed: int) -> list[tuple[float, str, float]]:
     """(seconds since the first, model, seconds of service) of each."""

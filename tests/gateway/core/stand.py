@@ -52,6 +52,9 @@ class Sizes:
         staying = [model for load, model in held.items() if load not in gone]
         return self.jobs + sum(self.sizes.get(model, 1.0) for model in (*staying, *beside, target)) <= self.room
 
+    def could_hold(self, target: str) -> bool:
+        return self.sizes.get(target, 1.0) <= self.room
+
 
 def recipes(names: Iterable[str], **each: dict[str, Any]) -> tuple[Recipe, ...]:
     """Of these names; `each` says more about single ones."""

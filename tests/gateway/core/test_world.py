@@ -39,6 +39,7 @@ def test_the_worlds_hold_what_they_are_for() -> None:
         "model_not_found",
         "model_load_failed",
         "queue_full",
+        "no_machine",
         "unloaded",
         "shutting_down",
     }

@@ -69,7 +69,11 @@ class World:
         self._ids = count(1)
         self._refs = count(1)
         self.sizes = {name: self.rng.choice((1.0, 1.0, 2.0, 3.0)) for name in NAMES}
+        if self.rng.random() < 0.2:
+            self.sizes[self.rng.choice(NAMES)] = 2 * ROOM
         self.jobs = 0.0
+        self.away = False
+        """The machine takes nothing for the moment."""
         self.processes: dict[int, Process] = {}
         self.asked: dict[int, str] = {}
         self.answers: dict[int, str] = {}
@@ -99,7 +103,11 @@ class World:
     def fits(self, target: str, gone: Collection[int], coming: Mapping[int, str], beside: Collection[str] = ()) -> bool:
         held = {load: process.model for load, process in self.processes.items()} | dict(coming)
         staying = [model for load, model in held.items() if load not in gone]
-        return self.jobs + sum(self.sizes[model] for model in (*staying, *beside, target)) <= ROOM
+        needed = self.jobs + sum(self.sizes[model] for model in (*staying, *beside, target))
+        return needed <= ROOM and not self.away
+
+    def could_hold(self, target: str) -> bool:
+        return self.sizes[target] <= ROOM and not self.away
 
     # Time
 
@@ -364,6 +372,7 @@ class World:
 
     def change_room(self) -> None:
         self.jobs = 0.0 if self.calm else self.rng.choice((0.0, 0.0, 1.0, 2.0, 4.0))
+        self.away = not self.calm and self.rng.random() < 0.2
         self.tell(RoomChanged())
 
     def yield_room(self) -> None:

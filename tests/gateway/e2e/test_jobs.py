@@ -9,13 +9,15 @@ import pytest
 import pytest_asyncio
 from tests.gateway.e2e.rig import Rig, model, rig
 
+from ostler.gateway.core import machine
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
     clinging = model("clinging", cmd_stop=["sleep", "600"], stop_timeout=600)
-    models = [model("a"), model("b"), model("kept", pinned=True), clinging]
+    models = [model("a"), model("b"), model("kept", pinned=True), clinging, model("vast", gpus=9)]
     async with rig(tmp_path_factory.mktemp("jobs"), models, scheduler="fifo") as made:
         yield made
 
@@ -55,6 +57,19 @@ async def test_a_model_waits_for_the_job_that_holds_its_room_and_says_for_which(
     assert (await yard.ask_hub("POST", f"/v1/jobs/{job}/cancel")).status in (200, 202)
     (answer,) = await yard.answered(waiting)
     assert answer.status == 200
+
+
+async def test_a_model_that_no_machine_could_hold_is_refused_after_a_while(
+    yard: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = yard.call("vast", "1")
+    await yard.queued("vast")
+    (place,) = await yard.queue()
+    assert place["why"].startswith("No machine that takes work could hold 'vast'")
+    monkeypatch.setattr(machine, "NOWHERE_S", 0.0)  # seen when something happens next
+    (other,) = await yard.answered(yard.call("a", "2"))
+    (answer,) = await yard.answered(waiting)
+    assert (other.status, answer.status, answer.json["error"]["code"]) == (200, 503, "no_machine")
 
 
 async def test_a_pinned_model_is_not_taken_for_a_job(yard: Rig) -> None:

@@ -56,6 +56,14 @@ REFUSALS = (
         "models load NAME` tries at once.",
     ),
     Advice(
+        "gateway-no-machine",
+        GATEWAY,
+        "no_machine",
+        "No machine that takes work could hold the model, even with nothing else on it.",
+        "`ostler workers` says what each machine offers and whether it is online; start one that is large enough, "
+        "resume one that is drained, or correct `vram`, `memory`, `gpus` or `labels` of the model.",
+    ),
+    Advice(
         "gateway-unloaded",
         GATEWAY,
         "unloaded",

@@ -207,7 +207,7 @@ def _is_true(machine: Machine, model: str, blocked: Blocked, now: float) -> bool
             return next(iter(state.waiting.values())).model in blocked.by
         case "promised" | "given away" | "turn over":
             return isinstance(machine, Fifo) and bool(machine.turns.promises)
-        case "held" | "paused" | "soon wanted":
+        case "held" | "paused" | "soon wanted" | "nowhere":
             return blocked.until is not None and blocked.until > now and due is not None and due <= blocked.until
         case "kept":
             return any(is_kept(state, each, model) for each in by)

@@ -30,6 +30,10 @@ class Capacity(Protocol):
         already knows of it or not. More gone is never worse."""
         ...
 
+    def could_hold(self, target: str) -> bool:
+        """Is there a machine that takes work and could hold the target, if nothing else were on it?"""
+        ...
+
 
 class Candidate(msgspec.Struct, frozen=True):
     load: int

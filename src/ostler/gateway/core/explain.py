@@ -8,6 +8,7 @@ import msgspec
 
 from ostler.gateway.core import growth
 from ostler.gateway.core.eviction import Capacity, Policy, drain_s, fits, may_go, may_go_now
+from ostler.gateway.core.refusals import NOWHERE_S
 from ostler.gateway.core.state import IN_FLIGHT, LOADING, READY, STOPPING, Instance, Request, State
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def blocked_in_serial(state: State, capacity: Capacity, request: Request, now: f
     seen = state.learnt[request.model]
     if now < seen.held_until:
         return Blocked("held", until=seen.held_until)
-    return Blocked(NOTHING) if capacity.fits(request.model, list(state.present), {}) else Blocked("jobs")
+    return Blocked(NOTHING) if capacity.fits(request.model, list(state.present), {}) else _no_room(capacity, request)
 
 
 def blocked_in_fifo(state: State, turns: "Turns", request: Request, now: float) -> Blocked:
@@ -80,7 +81,14 @@ def blocked_in_fifo(state: State, turns: "Turns", request: Request, now: float) 
         gone |= {each.load for each in such}
         if such and fits(state, turns.capacity, target, gone):
             return Blocked(kind, sorted({each.model for each in such}), _until(state, turns.policy, kind, such, target))
-    return Blocked("jobs")
+    return _no_room(turns.capacity, request)
+
+
+def _no_room(capacity: Capacity, request: Request) -> Blocked:
+    """Whatever else made way."""
+    if capacity.could_hold(request.model):
+        return Blocked("jobs")
+    return Blocked("nowhere", until=request.since + NOWHERE_S)
 
 
 def _in_the_way(state: State, target: str) -> list[tuple[str, Callable[[Instance], bool]]]:
@@ -156,6 +164,7 @@ def sentence(model: str, blocked: Blocked, now: float) -> str:
         "given away": f"{names} {are} in its room, which was promised to another model.",
         "kept": f"{names} {are} in its room, pinned or persistent; unload it, or change the configuration.",
         "jobs": f"There is no room for {model!r} beside the jobs that run; it is loaded when they leave enough.",
+        "nowhere": f"No machine that takes work could hold {model!r}; if none comes within {left} it is refused.",
         "itself stopping": f"{model!r} is being stopped, and is loaded anew after that.",
         "itself leaving": f"{model!r} ends what it serves and is then stopped: {LEAVING.get(''.join(blocked.by))}.",
         "turn over": f"{model!r} has had its turn and gives its room to {names}.",

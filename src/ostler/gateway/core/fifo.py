@@ -120,7 +120,7 @@ class Fifo(Machine):
             if stopped := self._stop_unwanted_loads(model, now):
                 return stopped
             self.turns.take(model, now)
-            return []
+            return self.refuse_nowhere(model, now)
         row = state.line.row(model)
         state.usual_wait_s += NEWEST_WAIT_WEIGHS * (now - row[0].since - state.usual_wait_s)
         self.turns.drop(model, now)

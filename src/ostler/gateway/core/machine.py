@@ -23,6 +23,7 @@ from ostler.gateway.core.eviction import HORIZON_LOADS, Capacity, may_go, reload
 from ostler.gateway.core.explain import Blocked, Place
 from ostler.gateway.core.learnt import STEADY_S, LoadTimes
 from ostler.gateway.core.models import Config
+from ostler.gateway.core.refusals import NOWHERE_S
 from ostler.gateway.core.state import IN_FLIGHT, LOADING, QUEUED, READY, Instance, Request, State
 
 PAUSE_S = 1.0
@@ -236,6 +237,16 @@ class Machine(ABC):
             self.state.forget(request)
             effects.append(refusal(request))
         return effects
+
+    def refuse_nowhere(self, model: str, now: float) -> list[Effect]:
+        """There is no room for it. Whoever has waited long enough hears so, if no machine could ever have any."""
+        first = self.state.line.first(model)
+        if first is not None and now >= first.since + NOWHERE_S and not self.capacity.could_hold(model):
+            over = [request for request in self.state.line.row(model) if now >= request.since + NOWHERE_S]
+            return self.refuse(over, lambda each: refusals.nowhere(each.id, model)) + self.refuse_nowhere(model, now)
+        if first is not None and now < first.since + NOWHERE_S:
+            self.state.look_again(first.since + NOWHERE_S)
+        return []
 
     # Processes
 

@@ -5,6 +5,9 @@ import math
 from ostler.gateway.core.effects import Refuse
 from ostler.gateway.core.learnt import Learnt
 
+NOWHERE_S = 30.0
+"""How long a request waits for a machine on which its model could be at all: one that is being restarted comes back."""
+
 
 def unknown(request: int, model: str) -> Refuse:
     message = f"There is no model {model!r}; GET /v1/models lists those there are."
@@ -37,6 +40,11 @@ def _failed(request: int, what: str, seen: Learnt, now: float) -> Refuse:
         return Refuse(request, "model_load_failed", f"{said}; its log says more.", 502)
     said += f"; that was {seen.failures} times in a row, and it is tried again in {math.ceil(wait_s)} s."
     return Refuse(request, "model_load_failed", said, 502, wait_s)
+
+
+def nowhere(request: int, model: str) -> Refuse:
+    message = f"No machine that takes work could hold {model!r}; `ostler workers` says what each offers."
+    return Refuse(request, "no_machine", message, 503)
 
 
 def unloaded(request: int, model: str) -> Refuse:

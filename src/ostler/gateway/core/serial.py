@@ -60,7 +60,8 @@ class Serial(Machine):
             self.state.look_again(held_until)
             return []
         if not self.capacity.fits(request.model, list(self.state.present), {}):
-            return []
+            refused = self.refuse_nowhere(request.model, now)
+            return refused + self.settle(now) if refused else []
         return self.start(request.model, [request], others, now)
 
     def _preload(self, now: float) -> list[Effect]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 
+from ostler.core.match import never_fits, unmet_health
 from ostler.core.models import could_place
 from ostler.domain.resources import Request
 from ostler.hub.gateway.instances import Instances
@@ -21,6 +22,11 @@ class LedgerCapacity:
         others = [model for load, model in coming.items() if load not in gone and not self._is_placed(load)]
         requests = [self.request_of(model) for model in (*others, *beside)]
         return could_place(self._loop.fleet, self.request_of(target), leaving, requests, self._loop.now())
+
+    def could_hold(self, target: str) -> bool:
+        request, now = self.request_of(target), self._loop.now()
+        every = self._loop.fleet.workers.values()
+        return any(not (unmet_health(worker, now) or never_fits(request, worker)) for worker in every)
 
     def _is_placed(self, load: int) -> bool:
         instance = self._instances.by_load.get(load)
