@@ -5,6 +5,7 @@ import http.client
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import aiohttp
 import pytest
@@ -22,9 +23,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
-    """A yard whose worker passes for another machine's."""
+    """A yard whose worker passes for another machine's that came through a proxy on this one."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(processes, "LOOPBACK", ())
+        patch.setattr(processes, "socket", SimpleNamespace(gethostname=lambda: "the-hub"))
         async with rig(tmp_path_factory.mktemp("far"), [model("a"), model("b")], scheduler="fifo") as made:
             yield made
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import re
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 from ostler.core import models as ledger_models
 from ostler.core.events import CancelRequested, ModelLoad
 from ostler.core.events import Event as FleetEvent
-from ostler.core.fleet import Fleet
+from ostler.core.fleet import Fleet, Worker
 from ostler.domain import states
 from ostler.domain.job import JobSpec
 from ostler.domain.records import Changes, TaskRecord
@@ -181,7 +182,7 @@ class Processes:
         if held is None or not held.port or instance.phase not in (LOADING, FOUND) or instance.host:
             return
         instance.host, instance.port = "127.0.0.1", held.port
-        if self._loop.fleet.workers[held.worker_id].address not in LOOPBACK:
+        if not is_here(self._loop.fleet.workers[held.worker_id]):
             instance.way = Way(tunnel=True, worker=held.worker_id)
         if instance.timer is not None:
             instance.timer.cancel()
@@ -246,6 +247,11 @@ class Processes:
     def _soon(self, event: events.Event) -> None:
         """An answer of the world comes after the step that asked for it."""
         asyncio.get_running_loop().call_soon(self._step, event)
+
+
+def is_here(worker: Worker) -> bool:
+    """On the hub's own machine. What comes through a proxy on it has a local address as well, and another name."""
+    return worker.address in LOOPBACK and worker.capabilities.hostname in ("", socket.gethostname())
 
 
 def _what_runs(stored: bytes) -> tuple[str, str]:
