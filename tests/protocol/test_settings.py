@@ -101,6 +101,8 @@ def test_the_flag_goes_before_the_variable_and_that_before_the_state_folder(
         ("[limits]\nfailed_logins = 0", "limits.failed_logins: Expected `int` >= 1"),
         ("[limits]\nrequest_per_s = 1", "limits.request_per_s: unknown key 'request_per_s'; did you mean"),
         ("[limits]\nburst = 'much'", "limits.burst: Expected `float`"),
+        ('[quotas.users."a\\"\\\\q.b"]\ngpus = 1', 'quotas.users."a\\"\\\\q.b".gpus: unknown key'),
+        ("[templates]\n'a.b' = 1", 'templates."a.b": must be a table: [templates."a.b"]'),
         ("[quotas", "is not TOML: "),
     ],
 )

@@ -65,6 +65,7 @@ from ostler.domain.retention import Retention, read_retention
 from ostler.domain.scheduling import HOLD_AFTER_S, NEVER, Scheduling, parse_hold_after
 from ostler.gateway import config as gateway_config
 from ostler.gateway.settings import GatewaySettings
+from ostler.gateway.spelling import spell
 from ostler.hub.disk import DiskSettings, read_disk
 from ostler.hub.web.limits import Limits
 from ostler.manifest.locate import Path as TomlPath
@@ -210,7 +211,7 @@ def _scheduling(table: dict[str, Any]) -> Scheduling:
     weights = _table(table.get("weights", {}), "scheduling.weights")
     for name, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= MAX_WEIGHT:
-            raise _wrong(f"scheduling.weights.{name}", f"must be a number above 0 and no more than {MAX_WEIGHT:g}")
+            raise _wrong(spell("scheduling", "weights", name), f"must be a number above 0 and no more than {MAX_WEIGHT:g}")
     given = table.get("hold_after", HOLD_AFTER_S)
     if isinstance(given, bool) or not isinstance(given, (str, int, float)):
         raise _wrong("scheduling.hold_after", f"must be a duration like '10m', or {NEVER!r}")
@@ -221,7 +222,7 @@ def _scheduling(table: dict[str, Any]) -> Scheduling:
 
 
 def _users_quota(name: str, given: Any, everybody: dict[str, Any]) -> Quota:
-    where = f"quotas.users.{name}"
+    where = spell("quotas", "users", name)
     own = _table(given, where)
     _must_be_known(own, Quota.__struct_fields__, f"{where}.")
     return _quota({**everybody, **own}, where)
@@ -236,7 +237,7 @@ def _quota(table: dict[str, Any], where: str) -> Quota:
 
 
 def _template(name: str, given: Any) -> Template:
-    where = f"templates.{name}."
+    where = spell("templates", name) + "."
     table = _table(given, where.rstrip("."))
     for field, why in NOT_IN_A_TEMPLATE.items():
         if field in table:
@@ -260,7 +261,7 @@ def _table(value: Any, where: str) -> dict[str, Any]:
 def _must_be_known(table: dict[str, Any], known: Iterable[str], where: str) -> None:
     for key in table:
         if key not in known:
-            raise _wrong(f"{where}{key}", f"unknown key {key!r}{nearest(key, known)}")
+            raise _wrong(where + spell(key), f"unknown key {key!r}{nearest(key, known)}")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
