@@ -154,6 +154,8 @@ async def test_a_hub_takes_no_more_jobs_into_its_queue_than_a_user_may_have_ther
             await user.submit()
         refused = (await user.call("POST", "/v1/jobs", json={"command": ["true"]})).problem(429)
         assert "queued_jobs" in refused["detail"]
+        asked = await user.call("POST", "/v1/whatif", json={"spec": {"command": ["true"]}})
+        assert asked.problem(429)["detail"] == refused["detail"]
 
 
 def test_when_jobs_get_holds_and_what_devices_count_is_read(file: Path) -> None:

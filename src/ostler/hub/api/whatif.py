@@ -14,6 +14,7 @@ from ostler.core.foresight import explain
 from ostler.core.foresight.outlook import Run
 from ostler.core.foresight.trial import run_pass
 from ostler.core.foresight.whatif import Altered, Machine, Plan, apply
+from ostler.core.jobs import over_quota
 from ostler.domain import states
 from ostler.domain.errors import BadInput, NotAllowed, NotFound
 from ostler.domain.job import MAX_SPEC_BYTES, JobSpec, decode_spec
@@ -133,6 +134,8 @@ class WhatIfApi:
         if wanted.spec is not None:
             new = new_job(self._spec(caller, wanted))
             subject = new.id
+            if (refused := await self._loop.look(lambda fleet, _: over_quota(fleet, {new.id: new}))) is not None:
+                raise refused
             known, departed = await self._jobs.waited_for(caller, set(new.depends_on))
             for side in (base, plan) if _changes_fleet(wanted) else (plan,):
                 side.submit, side.known, side.departed = [new], known, departed
