@@ -85,6 +85,16 @@ def drop(handler: BaseHTTPRequestHandler) -> None:
     handler.connection.shutdown(2)
 
 
+def stall(over: threading.Event) -> Step:
+    """The request was read, and nothing is said before this is set; then the connection ends."""
+
+    def step(handler: BaseHTTPRequestHandler) -> None:
+        over.wait(20)
+        handler.close_connection = True
+
+    return step
+
+
 def stream(*chunks: bytes, cut: bool = False, content_type: str = "text/plain") -> Step:
     """A chunked answer; with `cut` its connection breaks before its end."""
 

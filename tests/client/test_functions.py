@@ -1,6 +1,7 @@
 """Payloads on their way out, results on their way back, and arguments that could be meant either way."""
 
 import base64
+import dataclasses
 import functools
 import hashlib
 import importlib.util
@@ -71,6 +72,23 @@ def test_cloudpickle_is_left_as_it_was_found() -> None:
     assert cloudpickle.list_registry_pickle_by_value() == before
 
 
+def test_a_module_that_is_known_by_two_names_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "the_old_name_of_this", sys.modules[__name__])
+    before = cloudpickle.list_registry_pickle_by_value()
+    functions.call_payload(run_elsewhere, (), {})
+    assert cloudpickle.list_registry_pickle_by_value() == before
+
+
+class Unregisters:
+    def __reduce__(self) -> tuple[Any, ...]:
+        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+        return int, ()
+
+
+def test_whoever_else_changes_what_cloudpickle_knows_does_not_break_a_submit() -> None:
+    assert functions.call_payload(print, (Unregisters(),), {})
+
+
 def test_a_closure_and_a_lambda_can_be_sent(tmp_path: Path) -> None:
     factor = 6
     assert run_elsewhere(functions.call_payload(lambda x, *, y: x * y * factor, (7,), {"y": 2}), tmp_path) == "84"
@@ -133,6 +151,20 @@ def test_an_exception_comes_back_as_itself_with_the_remote_traceback_as_its_caus
     outcome = functions.open_result(pickle.dumps(("error", KeyError("k"), "Traceback: there", "KeyError")), HERE)
     with pytest.raises(KeyError, match="k") as caught:
         outcome.get()
+    assert "Traceback: there" in str(caught.value.__cause__)
+    assert caught.value.__notes__ == ["(in job j1 on w1)"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Frozen(Exception):
+    code: int
+
+
+def test_an_exception_that_takes_no_attributes_comes_back_as_itself_all_the_same() -> None:
+    outcome = functions.open_result(pickle.dumps(("error", Frozen(7), "Traceback: there", "Frozen")), HERE)
+    with pytest.raises(Frozen) as caught:
+        outcome.get()
+    assert caught.value.code == 7
     assert "Traceback: there" in str(caught.value.__cause__)
     assert caught.value.__notes__ == ["(in job j1 on w1)"]
 

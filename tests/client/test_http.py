@@ -2,19 +2,22 @@
 
 import hashlib
 import logging
+import pickle
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import pytest
-from tests.client.scripted_hub import ScriptedHub, drop, problem, reply
+from tests.client.scripted_hub import ScriptedHub, Step, drop, problem, reply, stall
 
+from ostler.client import functions
 from ostler.client.errors import (
     BadInput,
     HubFailed,
     HubUnreachable,
+    JobCancelled,
     JobFailed,
     NotFound,
     OstlerError,
@@ -293,6 +296,61 @@ def test_a_map_that_has_no_time_left_says_so_though_there_is_no_hub() -> None:
     assert not any(path.endswith("/cancel") for path in scripted.paths)
 
 
+SUCCEEDED = {
+    "id": "j1",
+    "state": "succeeded",
+    "spec": {"metadata": {functions.CALL: {}}, "labels": [functions.PYTHON_LABEL]},
+}
+
+
+def test_a_value_is_waited_for_as_an_end_is() -> None:
+    broken = [drop] * (QUICK.tries + 2)
+    value = reply(pickle.dumps(("value", 42)))
+    with ScriptedHub(reply(SUCCEEDED), *broken, value) as scripted, connect(scripted) as hub:
+        assert Job(hub, "j1").result() == 42
+    with ScriptedHub(reply(SUCCEEDED), *broken, value) as scripted, connect(scripted) as hub:
+        assert Job(hub, "j1").exception() is None
+
+
+def test_a_value_that_does_not_come_in_time_is_a_wait_that_is_over() -> None:
+    with ScriptedHub(reply(SUCCEEDED), drop) as scripted, connect(scripted) as hub:
+        with pytest.raises(WaitTimeout, match=r"job j1 was waited for 0.1 s; no hub answers"):
+            Job(hub, "j1").result(timeout=0.1)
+        with pytest.raises(WaitTimeout):
+            Job(hub, "j1").exception(timeout=0.1)
+
+
+@pytest.fixture
+def stalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[Step]:
+    monkeypatch.setattr("ostler.client.transport.LATE_S", 0.1)
+    over = threading.Event()
+    yield stall(over)
+    over.set()
+
+
+def test_a_wait_ends_in_time_though_the_hub_has_stalled(stalled: Step) -> None:
+    with ScriptedHub(stalled) as scripted, connect(scripted) as hub:
+        with pytest.raises(WaitTimeout, match=r"waited for 0.1 s; .*did not answer in time"):
+            Job(hub, "j1").result(timeout=0.1)
+        assert len(scripted.requests) == 1
+
+
+def test_a_map_ends_in_time_though_the_hub_has_stalled(stalled: Step) -> None:
+    with ScriptedHub(stalled) as scripted, connect(scripted) as hub:
+        results = Results(Job(hub, "j1"), Calls(hub, "j1", {"array": 2}), 0.1, keep_errors=False)
+        with pytest.raises(WaitTimeout, match=r"waited for 0.1 s; .*did not answer in time"):
+            next(results)
+        assert len(scripted.requests) == 1
+
+
+def test_a_map_that_is_over_is_read_to_its_end_though_its_time_is_over_too() -> None:
+    cancelled = {"id": "j1.0", "state": "cancelled", "tasks": [], "next": None}
+    with ScriptedHub(reply(cancelled)) as scripted, connect(scripted) as hub:
+        results = Results(Job(hub, "j1"), Calls(hub, "j1", {"array": 1}), 0.0, keep_errors=False)
+        with pytest.raises(JobCancelled):
+            next(results)
+
+
 def test_many_threads_share_one_hub() -> None:
     with ScriptedHub(reply({"id": "x"})) as scripted, connect(scripted) as hub:
         threads = [threading.Thread(target=lambda: [hub.job("x") for _ in range(20)]) for _ in range(16)]
@@ -304,8 +362,6 @@ def test_many_threads_share_one_hub() -> None:
 
 
 def test_errors_survive_a_pickle_as_they_may_cross_processes() -> None:
-    import pickle
-
     error = JobFailed("job j1 failed", {"id": "j1"}, "the log")
     assert str(pickle.loads(pickle.dumps(error))) == str(error) == "job j1 failed\nthe end of its log:\nthe log"
     assert isinstance(pickle.loads(pickle.dumps(WaitTimeout("late", {"id": "j1"}))), WaitTimeout)

@@ -1,12 +1,13 @@
 """Logs that are followed and the feed, through hubs that go away."""
 
+import queue
 import threading
 from typing import Any
 
 import pytest
 from tests.client.scripted_hub import ScriptedHub, Step, drop, problem, reply, stream
 
-from ostler.client.errors import HubUnreachable
+from ostler.client.errors import HubUnreachable, NotFound
 from ostler.client.http import Hub
 from ostler.client.streams import server_sent_events
 from ostler.client.transport import Patience
@@ -167,6 +168,141 @@ def test_the_feed_goes_on_after_the_last_event_that_was_seen() -> None:
         "7",
         "7",
     ]
+
+
+class Years:
+    """A clock by which a long time passes whenever it is looked at."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        self._now += 1e6
+        return self._now
+
+    def sleep(self, _: float) -> None:
+        pass
+
+
+@pytest.fixture
+def years(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ostler.client.streams.time", Years())
+
+
+ALIVE = stream(b": still here\n\n", cut=True, content_type="text/event-stream")
+
+
+@pytest.mark.usefixtures("years")
+def test_breaks_of_the_feed_that_lie_far_apart_are_no_long_outage() -> None:
+    event = stream(sse((7, "job", {"subject": "a"})), content_type="text/event-stream")
+    with ScriptedHub(ALIVE, ALIVE, ALIVE, event) as scripted, Hub(scripted.url, patience=QUICK) as hub:
+        assert next(hub.events())["subject"] == "a"
+
+
+@pytest.mark.usefixtures("years")
+def test_a_watch_endures_any_number_of_breaks_that_lie_far_apart() -> None:
+    feeds = [ALIVE, ALIVE, ALIVE]
+
+    def answer(handler: Any) -> None:
+        if handler.path == "/v1/events":
+            (feeds.pop() if feeds else stream(sse((1, "job", {"subject": "j1", "state": "failed"}))))(handler)
+        else:
+            reply({"id": "j1", "state": "running" if feeds else "failed"})(handler)
+
+    with ScriptedHub(answer) as scripted, Hub(scripted.url, patience=QUICK) as hub:
+        watch = Watch(hub)
+        assert watch.future("j1").result(30)["state"] == "failed"
+        watch.close()
+
+
+class SilentFeed:
+    """Tells what it is told to, and stays open. `job` answers all other requests."""
+
+    def __init__(self, job: Step) -> None:
+        self._job = job
+        self._told: queue.Queue[bytes] = queue.Queue()
+        self.tell(b": connected\n\n")
+
+    def tell(self, chunk: bytes) -> None:
+        self._told.put(chunk)
+
+    def __call__(self, handler: Any) -> None:
+        if handler.path != "/v1/events":
+            self._job(handler)
+            return
+        handler.send_response(200)
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        while chunk := self._told.get():
+            handler.wfile.write(f"{len(chunk):x}\r\n".encode() + chunk + b"\r\n")
+
+
+def test_a_watch_whose_question_was_not_answered_asks_again_while_the_feed_lives() -> None:
+    answers = iter([job("running"), *[drop] * QUICK.tries, job("succeeded")])
+    asked = threading.Semaphore(0)
+
+    def answer(handler: Any) -> None:
+        next(answers)(handler)
+        asked.release()
+
+    feed = SilentFeed(answer)
+    with ScriptedHub(feed) as scripted, Hub(scripted.url, patience=QUICK) as hub:
+        watch = Watch(hub)
+        end = watch.future("j1")
+        assert asked.acquire(timeout=30)
+        feed.tell(sse((1, "job", {"subject": "j1", "state": "succeeded"})))
+        for _ in range(QUICK.tries):
+            assert asked.acquire(timeout=30)
+        feed.tell(b": still here\n\n")
+        assert end.result(30)["state"] == "succeeded"
+        feed.tell(b"")
+        watch.close()
+
+
+def test_a_job_that_a_hub_has_lost_is_not_waited_for() -> None:
+    feed = SilentFeed(problem(404, "no such job"))
+    with ScriptedHub(feed) as scripted, Hub(scripted.url, patience=QUICK) as hub:
+        watch = Watch(hub)
+        end = watch.future("j1")
+        watch.look("j1")
+        assert not end.done(), "it may be on its way to the hub"
+        watch.submitted("j1")
+        watch.look("j1")
+        with pytest.raises(NotFound, match="no such job"):
+            end.result(0)
+        feed.tell(b"")
+        watch.close()
+
+
+def test_a_callback_that_would_end_the_watch_ends_nothing() -> None:
+    may_end = threading.Event()
+
+    def answer(handler: Any) -> None:
+        may_end.wait(30)
+        job("succeeded")(handler)
+
+    def leave(_: Any) -> None:
+        raise SystemExit(3)
+
+    with ScriptedHub(SilentFeed(answer)) as scripted, Hub(scripted.url, patience=QUICK) as hub:
+        watch = Watch(hub)
+        first, second = watch.future("j1"), watch.future("j1")
+        first.add_done_callback(leave)
+        may_end.set()
+        assert (first.result(30)["state"], second.result(30)["state"]) == ("succeeded", "succeeded")
+        watch.close()
+
+
+def test_a_watch_whose_thread_is_gone_starts_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ScriptedHub(SilentFeed(job("succeeded"))) as scripted, Hub(scripted.url, patience=QUICK) as hub:
+        watch = Watch(hub)
+        with monkeypatch.context() as patched:
+            patched.setattr(watch, "_run", lambda: None)
+            first = watch.future("a")
+            assert watch._thread is not None
+            watch._thread.join()
+        assert (watch.future("b").result(30)["state"], first.result(30)["state"]) == ("succeeded", "succeeded")
+        watch.close()
 
 
 def test_a_watch_tells_an_end_that_the_feed_brings_and_one_that_came_before_it() -> None:

@@ -125,6 +125,25 @@ def test_a_value_that_would_end_this_process_ends_one_future(fleet: Fleet) -> No
         assert executor.submit(pow, 2, 2).result(30) == 4
 
 
+class Refused(Exception):
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{name} cannot be set")
+
+
+def refuse(code: int) -> None:
+    raise Refused(code)
+
+
+def test_an_exception_that_takes_no_attributes_is_raised_as_any_other(fleet: Fleet) -> None:
+    with fleet.executor() as executor:
+        with pytest.raises(Refused):
+            executor.submit(refuse, 7).result(30)
+        with pytest.raises(Refused):
+            next(executor.map(refuse, [7]))
+    [kept] = fleet.map(refuse, [7], return_exceptions=True)
+    assert (type(kept), kept.args) == (Refused, (7,))
+
+
 def test_callbacks_are_called_once_with_the_future(fleet: Fleet) -> None:
     told: list[Future[Any]] = []
     heard = threading.Event()

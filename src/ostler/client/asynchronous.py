@@ -13,8 +13,10 @@ from typing import Any, ParamSpec, TypeVar, Unpack
 
 from ostler.client.errors import HubUnreachable
 from ostler.client.fleet import Fleet, connect
+from ostler.client.functions import Outcome
 from ostler.client.http import Document
-from ostler.client.job import Job, endure, is_away, outcome_of, still_running
+from ostler.client.job import Job, as_text, asked, deadline_of, endure, is_away, outcome_of, still_running
+from ostler.client.logs import Leaving, follow
 from ostler.client.mapping import FIRST_PAUSE_S, LONGEST_PAUSE_S, Calls
 from ostler.client.resources import Options
 from ostler.client.streams import Outage
@@ -22,6 +24,9 @@ from ostler.client.transport import Patience
 from ostler.domain.states import TERMINAL
 
 THREADS = 32
+READER = "ostler-log"
+PIECES = 64
+"""Of a log that is followed so many are read ahead of whoever is told them."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,7 +105,7 @@ class AsyncFleet:
         **options: Unpack[Options],
     ) -> AsyncIterator[Any]:
         """For `async for`. As Fleet.map, but nothing is submitted before the first value is asked for."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = deadline_of(timeout)
         submitted = await self.run(self.fleet.submit_map, fn, iterables, options, ordered)
         if submitted is None:
             return
@@ -115,6 +120,7 @@ class AsyncFleet:
             raise
 
     async def _outcomes(self, calls: Calls, deadline: float | None, timeout: float) -> AsyncIterator[Any]:
+        calls.until(deadline)
         outage = Outage(self.fleet.hub.patience)
         pause_s = FIRST_PAUSE_S
         while not calls.done:
@@ -140,16 +146,28 @@ class AsyncFleet:
     async def wait(self, job_id: "str | AsyncJob", timeout: float | None = None) -> Document:
         """The job's document when it has ended. Any number of waits take one thread together."""
         wanted = job_id.id if isinstance(job_id, AsyncJob) else job_id
-        document = await self.run(self.fleet.hub.job, wanted)
+        deadline = deadline_of(timeout)
+        document = await self._seen(wanted, deadline, timeout or 0.0)
         if document["state"] in TERMINAL:
             return document
-        watch = self.fleet.watch()
-        end = asyncio.wrap_future(watch.future(document["id"]))
-        await self.run(watch.look, document["id"])
         try:
-            return await asyncio.wait_for(end, timeout)
+            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                return await self._end(document["id"])
         except TimeoutError:
-            raise still_running(await self.run(self.fleet.hub.job, wanted), timeout or 0.0) from None
+            raise still_running(await self._seen(wanted, deadline, timeout or 0.0), timeout or 0.0) from None
+
+    async def _seen(self, job_id: str, deadline: float | None, timeout: float) -> Document:
+        return await self.run(asked, self.fleet.hub, lambda hub: hub.job(job_id), job_id, deadline, timeout)
+
+    async def _end(self, job_id: str) -> Document:
+        watch = self.fleet.watch()
+        end = watch.future(job_id)
+        watch.submitted(job_id)
+        try:
+            await self.run(watch.look, job_id)
+            return await asyncio.wrap_future(end)
+        finally:
+            watch.forget(job_id, end)
 
     async def cancel(self, job_id: "str | AsyncJob") -> Document:
         return await self.run(self.fleet.cancel, job_id.id if isinstance(job_id, AsyncJob) else job_id)
@@ -207,12 +225,15 @@ class AsyncJob:
 
     async def result(self, timeout: float | None = None) -> Any:
         """As Job.result."""
-        document = await self.wait(timeout)
-        return (await self._fleet.run(outcome_of, self._fleet.fleet.hub, document)).get()
+        return (await self._outcome(timeout)).get()
 
     async def exception(self, timeout: float | None = None) -> BaseException | None:
+        return (await self._outcome(timeout)).error
+
+    async def _outcome(self, timeout: float | None) -> Outcome:
+        deadline = deadline_of(timeout)
         document = await self.wait(timeout)
-        return (await self._fleet.run(outcome_of, self._fleet.fleet.hub, document)).error
+        return await self._fleet.run(outcome_of, self._fleet.fleet.hub, document, deadline, timeout or 0.0)
 
     async def cancel(self) -> Document:
         return await self._fleet.run(self._job.cancel)
@@ -229,33 +250,45 @@ class AsyncJob:
 
     async def follow_logs(self) -> AsyncIterator[str]:
         """Pieces of its output as they come, until it has ended."""
-        loop = asyncio.get_running_loop()
-        pieces: asyncio.Queue[str | Exception | None] = asyncio.Queue()
-        left = threading.Event()
-        reader = threading.Thread(target=_read_log, args=(self._job, loop, pieces, left), daemon=True)
-        reader.start()  # one of its own: it may be silent for hours, and the pool is for calls that return
+        pieces = _Pieces(self._job.id, Leaving(self._fleet.fleet.hub))
+        threading.Thread(target=pieces.read, name=READER, daemon=True).start()
+        # of its own: it may be silent for hours, and the pool is for calls that return
         try:
-            while isinstance(piece := await pieces.get(), str):
+            while isinstance(piece := await pieces.next(), str):
                 yield piece
         finally:
-            left.set()
+            pieces.leave()
         if piece is not None:
             raise piece
 
 
-def _read_log(
-    job: Job,
-    loop: asyncio.AbstractEventLoop,
-    pieces: "asyncio.Queue[str | Exception | None]",
-    left: threading.Event,
-) -> None:
-    end: Exception | None = None
-    try:
-        for piece in job.follow_logs():
-            if left.is_set():
-                return
-            loop.call_soon_threadsafe(pieces.put_nowait, piece)
-    except Exception as error:
-        end = error
-    with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-        loop.call_soon_threadsafe(pieces.put_nowait, end)
+class _Pieces:
+    """Of a log, on their way from the thread that reads it."""
+
+    def __init__(self, job_id: str, log: Leaving) -> None:
+        self._job_id = job_id
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._read: asyncio.Queue[str | Exception | None] = asyncio.Queue()
+        self._room = threading.Semaphore(PIECES)
+
+    async def next(self) -> str | Exception | None:
+        piece = await self._read.get()
+        self._room.release()
+        return piece
+
+    def leave(self) -> None:
+        self._log.leave()
+        self._room.release()
+
+    def read(self) -> None:
+        end: Exception | None = None
+        try:
+            for piece in as_text(follow(self._log, self._job_id, 0, None)):
+                self._room.acquire()
+                self._log.must_be_wanted()
+                self._loop.call_soon_threadsafe(self._read.put_nowait, piece)
+        except Exception as error:
+            end = error
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(self._read.put_nowait, end)

@@ -294,10 +294,12 @@ class Fleet:
         spec = self._call_spec(fn, args, kwargs, {**options, "id": job_id})
         end = self.watch().future(job_id)
         try:
-            return self._send(spec, traced=True), end
+            job = self._send(spec, traced=True)
         except BaseException:
-            self.watch().forget(job_id)
+            self.watch().forget(job_id, end)
             raise
+        self.watch().submitted(job_id)
+        return job, end
 
     def _call_spec(
         self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options

@@ -7,6 +7,7 @@ refers to. A worker therefore needs the packages that a function imports, and no
 """
 
 import base64
+import contextlib
 import functools
 import inspect
 import pickle
@@ -15,7 +16,6 @@ import sys
 import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -110,9 +110,13 @@ def _remote_error(
         last = text.strip().rpartition("\n")[2]
         error = RemoteError(f"{last or type_name} ({where})", dict(document), type_name=type_name, traceback=text)
     else:
-        error.add_note(f"({where})")
-    error.__cause__ = RemoteTraceback(text)
+        _set(error, "__notes__", [*getattr(error, "__notes__", ()), f"({where})"])
+    _set(error, "__cause__", RemoteTraceback(text))
     return error
+
+
+_set = BaseException.__setattr__
+"""An exception's own may refuse, as that of a frozen dataclass does."""
 
 
 def _python_of(spec: Mapping[str, Any]) -> str:
@@ -178,19 +182,21 @@ def _dump(payload: tuple[Any, ...], fn: Callable[..., Any]) -> bytes:
     return data
 
 
-@contextmanager
+@contextlib.contextmanager
 def _own_modules_by_value() -> Iterator[None]:
     """For the moment only: other users of cloudpickle in this process keep their own registrations."""
     with _registry_lock:
         before = cloudpickle.list_registry_pickle_by_value()
-        added = [module for module in list(sys.modules.values()) if _is_own(module) and module.__name__ not in before]
+        own = {module.__name__: module for module in list(sys.modules.values()) if _is_own(module)}
+        added = [module for name, module in own.items() if name not in before]
         for module in added:
             cloudpickle.register_pickle_by_value(module)
         try:
             yield
         finally:
             for module in added:
-                cloudpickle.unregister_pickle_by_value(module)
+                with contextlib.suppress(ValueError):  # somebody else has undone it meanwhile
+                    cloudpickle.unregister_pickle_by_value(module)
 
 
 def _is_own(module: ModuleType | None) -> bool:

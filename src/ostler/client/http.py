@@ -1,6 +1,7 @@
 """The hub's HTTP interface as plain calls: documents in, documents out. The Python client and the commands share it."""
 
 import base64
+import copy
 import hashlib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -51,6 +52,18 @@ class Hub:
 
     def unreachable(self, error: Exception) -> HubUnreachable:
         return self._transport.unreachable(error)
+
+    def until(self, deadline: float | None) -> "Hub":
+        """The same hub, for whoever waits no longer than until then: no request outlasts that by more than a moment."""
+        if deadline is None:
+            return self
+        other = copy.copy(self)
+        other._transport = self._transport.until(deadline)
+        return other
+
+    @property
+    def is_closed(self) -> bool:
+        return self._transport.closed.is_set()
 
     def close(self) -> None:
         self._transport.close()
@@ -185,8 +198,7 @@ class Hub:
         outage = Outage(self.patience)
         while True:
             try:
-                for event in server_sent_events(self.open_events(after).chunks()):
-                    outage.over()
+                for event in server_sent_events(outage.over_with(self.open_events(after).chunks())):
                     after = event.get("seq", after)
                     yield event
             except HubUnreachable as error:

@@ -3,8 +3,8 @@
 import codecs
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from ostler.client import notebook
 from ostler.client.errors import (
@@ -20,6 +20,8 @@ from ostler.client.functions import Outcome, is_function, open_result
 from ostler.client.http import LONGEST_WAIT_S, Document, Hub
 from ostler.client.streams import Outage
 from ostler.domain.states import CANCELLED, FAILED, SUCCEEDED, TERMINAL, UNSCHEDULABLE
+
+T = TypeVar("T")
 
 
 class Job:
@@ -56,11 +58,15 @@ class Job:
         ended without success, JobCancelled and JobUnschedulable where it never came that far, WaitTimeout where it
         has not ended in time.
         """
-        return outcome_of(self._hub, self.wait(timeout)).get()
+        return self._outcome(timeout).get()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """What `result` would raise, or None."""
-        return outcome_of(self._hub, self.wait(timeout)).error
+        return self._outcome(timeout).error
+
+    def _outcome(self, timeout: float | None) -> Outcome:
+        deadline = deadline_of(timeout)
+        return outcome_of(self._hub, self.wait(timeout), deadline, timeout or 0.0)
 
     def cancel(self) -> Document:
         return self._hub.cancel(self.id)
@@ -74,20 +80,21 @@ class Job:
 
     def logs(self) -> str:
         """Its output so far."""
-        return "".join(_text(self._hub.logs(self.id)))
+        return "".join(as_text(self._hub.logs(self.id)))
 
     def follow_logs(self) -> Iterator[str]:
         """Pieces of its output as they come, until it has ended."""
-        return _text(self._hub.logs(self.id, follow=True))
+        return as_text(self._hub.logs(self.id, follow=True))
 
 
-def _text(chunks: Iterator[bytes]) -> Iterator[str]:
+def as_text(chunks: Iterator[bytes]) -> Iterator[str]:
     return codecs.iterdecode(chunks, "utf-8", errors="replace")
 
 
 def wait_for_end(hub: Hub, job_id: str, timeout: float | None) -> Document:
     """The document of a job that has ended. A hub that restarts meanwhile is waited for."""
-    deadline = None if timeout is None else time.monotonic() + timeout
+    deadline = deadline_of(timeout)
+    hub = hub.until(deadline)
     outage = Outage(hub.patience)
     watching = notebook.Watching() if notebook.is_here() else None
     most_s = LONGEST_WAIT_S if watching is None else notebook.Watching.AFTER_S
@@ -107,6 +114,22 @@ def wait_for_end(hub: Hub, job_id: str, timeout: float | None) -> Document:
             raise still_running(document, timeout or 0.0)
 
 
+def deadline_of(timeout: float | None) -> float | None:
+    return None if timeout is None else time.monotonic() + timeout
+
+
+def asked(hub: Hub, ask: Callable[[Hub], T], job_id: str, deadline: float | None, timeout: float) -> T:
+    """The answer of a hub that may restart meanwhile."""
+    outage = Outage(hub.patience)
+    while True:
+        try:
+            return ask(hub.until(deadline))
+        except HubUnreachable as error:
+            if hub.is_closed:
+                raise
+            endure(outage, error, job_id, deadline, timeout)
+
+
 def endure(outage: Outage, error: HubUnreachable, job_id: str, deadline: float | None, timeout: float) -> None:
     """Wait a moment for a hub that is away; WaitTimeout where there is no time left for that."""
     if deadline is not None and time.monotonic() >= deadline:
@@ -123,14 +146,19 @@ def still_running(document: Document, timeout: float) -> WaitTimeout:
     return WaitTimeout(f"job {document['id']} is still {document['state']} after {timeout:g} s", document)
 
 
-def outcome_of(hub: Hub, document: Document) -> Outcome:
-    """What the end of a job means."""
+def outcome_of(hub: Hub, document: Document, deadline: float | None = None, timeout: float = 0.0) -> Outcome:
+    """What the end of a job means. Its value is waited for as its end is: WaitTimeout, or HubUnreachable where the hub
+    does not come back."""
+    soon = hub.until(deadline)
     try:
         if (document.get("spec") or {}).get("array") and "index" not in document:
-            return _array_outcome(hub, document)
+            return _array_outcome(hub, document, deadline, timeout)
         if not is_function(document.get("spec") or {}):
-            return Outcome(value=0) if document["state"] == SUCCEEDED else Outcome(error=failure(hub, document))
-        return call_outcome(hub, document, _result_of(hub, document))
+            return Outcome(value=0) if document["state"] == SUCCEEDED else Outcome(error=failure(soon, document))
+        data = asked(hub, lambda hub: _result_of(hub, document), document["id"], deadline, timeout)
+        return call_outcome(soon, document, data)
+    except (HubUnreachable, WaitTimeout):
+        raise
     except OstlerError as error:
         return Outcome(error=error)
 
@@ -177,26 +205,31 @@ def _result_of(hub: Hub, document: Document) -> bytes | None:
         return None
 
 
-def _array_outcome(hub: Hub, document: Document) -> Outcome:
+def _array_outcome(hub: Hub, document: Document, deadline: float | None, timeout: float) -> Outcome:
     if is_function(document["spec"]):
-        return _map_outcome(hub, document)
+        return _map_outcome(hub, document, deadline, timeout)
     if document["state"] == SUCCEEDED:
         return Outcome(value=0)
     counts = document.get("counts") or {}
     failed = sum(count for state, count in counts.items() if state in TERMINAL and state != SUCCEEDED)
     of_all = f"{failed} of {sum(counts.values())} tasks did not succeed"
-    first = next((task for task in hub.all_tasks(document["id"]) if task["state"] == FAILED), None)
+    first = asked(hub, lambda hub: _first_failed(hub, document["id"]), document["id"], deadline, timeout)
+    hub = hub.until(deadline)
     if first is None:
         return Outcome(error=failure(hub, {**document, "reason": document.get("reason") or of_all}))
     error = failure(hub, {**first, "name": document.get("name")})
     return Outcome(error=JobFailed(f"{of_all}; the first one: {error}", document, ""))
 
 
-def _map_outcome(hub: Hub, document: Document) -> Outcome:
+def _first_failed(hub: Hub, job_id: str) -> Document | None:
+    return next((task for task in hub.all_tasks(job_id) if task["state"] == FAILED), None)
+
+
+def _map_outcome(hub: Hub, document: Document, deadline: float | None, timeout: float) -> Outcome:
     from ostler.client.mapping import Calls
 
     values: list[Any] = []
-    for outcome in Calls(hub, document["id"], document["spec"]):
+    for outcome in Calls(hub, document["id"], document["spec"]).outcomes(deadline, timeout):
         if outcome.error is not None:
             return outcome
         values.append(outcome.get())

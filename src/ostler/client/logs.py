@@ -26,6 +26,40 @@ class LogSource(Protocol):
     def open_log(self, job_id: str, follow: bool, offset: int, attempt: str | None) -> Stream: ...
 
 
+class Left(Exception):
+    """Nobody reads this log any more."""
+
+
+class Leaving:
+    """A source whose reader another thread can send away, at once and also while the job says nothing."""
+
+    def __init__(self, hub: LogSource) -> None:
+        self.patience = hub.patience
+        self._hub = hub
+        self._stream: Stream | None = None
+        self._is_left = False
+
+    def leave(self) -> None:
+        self._is_left = True
+        if self._stream is not None:
+            self._stream.close()
+
+    def job(self, job_id: str, wait: float | None = None) -> dict[str, Any]:
+        self.must_be_wanted()
+        return self._hub.job(job_id, wait)
+
+    def open_log(self, job_id: str, follow: bool, offset: int, attempt: str | None) -> Stream:
+        self._stream = stream = self._hub.open_log(job_id, follow, offset, attempt)
+        if self._is_left:
+            stream.close()
+        self.must_be_wanted()
+        return stream
+
+    def must_be_wanted(self) -> None:
+        if self._is_left:
+            raise Left
+
+
 def follow(hub: LogSource, job_id: str, offset: int, only: str | None) -> Iterator[bytes]:
     """The newest attempt's output from this byte on, then that of each later one, until the job has ended."""
     told: str | None = None

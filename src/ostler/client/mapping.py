@@ -10,7 +10,7 @@ from ostler.client import notebook
 from ostler.client.errors import HubUnreachable
 from ostler.client.functions import Outcome
 from ostler.client.http import RESULTS_PER_CALL, Document, Hub
-from ostler.client.job import Job, call_outcome, endure, failure, is_away, still_running
+from ostler.client.job import Job, call_outcome, deadline_of, endure, failure, is_away, still_running
 from ostler.client.streams import Outage
 from ostler.domain.states import FAILED, SUCCEEDED, TERMINAL
 
@@ -48,6 +48,10 @@ class Calls:
     def done(self) -> bool:
         return self.told >= self.size
 
+    def until(self, deadline: float | None) -> None:
+        """No answer is waited for much longer than until then."""
+        self._hub = self._hub.until(deadline)
+
     def step(self, wait_s: float) -> list[Outcome]:
         """Outcomes that can be told now, in order where that was asked for; nothing after `wait_s` without any."""
         self._fetch()
@@ -59,10 +63,8 @@ class Calls:
             self._over = self.document["state"] in TERMINAL
         return found
 
-    def __iter__(self) -> Iterator[Outcome]:
-        return self.outcomes(None)
-
     def outcomes(self, deadline: float | None, timeout: float = 0.0) -> Iterator[Outcome]:
+        self.until(deadline)
         outage = Outage(self._hub.patience)
         pause_s = FIRST_PAUSE_S
         begun = time.monotonic()
@@ -75,7 +77,7 @@ class Calls:
                 continue
             outage.over()
             yield from found
-            if not found and left_s <= 0:
+            if not found and left_s <= 0 and not self._over:
                 raise still_running(self.document, timeout)
             shortest_s = max(FIRST_PAUSE_S, min(PATIENCE * (time.monotonic() - begun), MOST_PATIENCE_S))
             pause_s = shortest_s if found else min(pause_s * 1.5, LONGEST_PAUSE_S)
@@ -166,8 +168,7 @@ class Results(Iterator[Any]):
 
     def __init__(self, job: Job | None, calls: Calls | None, timeout: float | None, keep_errors: bool) -> None:
         self.job = job
-        deadline = None if timeout is None else time.monotonic() + timeout
-        self._values = _values(job, calls, deadline, timeout or 0.0, keep_errors)
+        self._values = _values(job, calls, deadline_of(timeout), timeout or 0.0, keep_errors)
 
     def __repr__(self) -> str:
         return f"<Results of {self.job!r}>"
@@ -195,7 +196,12 @@ def _values(
         with notebook.counting(job.name or job.id, calls.size) as told:
             for outcome in calls.outcomes(deadline, timeout):
                 told(outcome.error is None)
-                yield outcome.error if keep_errors and outcome.error is not None else outcome.get()
+                if outcome.error is not None and not keep_errors:
+                    break
+                yield outcome.value if outcome.error is None else outcome.error
+            else:
+                return
+        raise outcome.error  # not inside of that block, which writes to what goes through it: some refuse that
     except BaseException as error:
         if not calls.done and not is_away(error):
             with contextlib.suppress(Exception):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import urllib3
@@ -15,6 +15,8 @@ CHUNK = 64 * 1024
 QUIET_S = 60.0
 """A stream that says nothing for so long is opened again: its hub's machine may be gone without a word."""
 
+T = TypeVar("T")
+
 
 class Outage:
     """Counts how long a hub has been away, and says when that is too long."""
@@ -26,6 +28,12 @@ class Outage:
 
     def over(self) -> None:
         self._since, self._tried = None, 0
+
+    def over_with(self, chunks: Iterable[T]) -> Iterator[T]:
+        """These, each of which shows that the hub is there: a feed on which nothing happens is kept alive by it."""
+        for chunk in chunks:
+            self.over()
+            yield chunk
 
     def endure(self, error: HubUnreachable, until: float | None = None) -> None:
         """Wait a moment, and no longer than until then, or raise: the hub has been away for too long."""

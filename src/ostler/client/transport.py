@@ -1,8 +1,10 @@
 """Requests to a hub: pooled connections, problem documents as exceptions, and patience while a hub restarts."""
 
+import copy
 import logging
 import random
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO
@@ -33,6 +35,8 @@ CONNECT_S = 5.0
 READ_S = 60.0
 HASTY_S = 5.0
 """For the first answer, where there are other hubs to ask: of those, one may lead by now."""
+LATE_S = 3.0
+"""For an answer, after the moment until which it is waited for: whoever waits for no time at all is answered, too."""
 SEND_BYTES = 256 * 1024
 BUSY = (502, 503, 504)
 """Answers of a hub that stops or starts, or of a proxy before one that is away."""
@@ -91,7 +95,9 @@ class Transport:
             raise NotAuthenticated("the token holds characters that no token has; was it cut or wrapped?")
         self.addresses = Addresses(url)
         self.patience = patience
-        self._met = False
+        self._met = threading.Event()
+        self.closed = threading.Event()
+        self._deadline = float("inf")
         headers = {"User-Agent": f"ostler/{__version__}", "Accept-Encoding": "identity"}
         if token:
             headers["Authorization"] = f"Bearer {token}"
@@ -105,8 +111,15 @@ class Transport:
         of what a request takes."""
 
     def close(self) -> None:
+        self.closed.set()
         self._manager.clear()
         self._pools.clear()
+
+    def until(self, deadline: float) -> "Transport":
+        """The same connections, for whoever waits no longer than until then."""
+        other = copy.copy(self)
+        other._deadline = deadline
+        return other
 
     def request(
         self,
@@ -125,7 +138,7 @@ class Transport:
         A request that is not `repeatable` is sent again only if it cannot have arrived. `insist` is for what nobody
         wants to type again: it waits for a hub that this object has never met, too.
         """
-        give_up_at = time.monotonic() + self.patience.total_s
+        give_up_at = min(time.monotonic() + self.patience.total_s, self._deadline)
         hasty = repeatable and len(self.addresses.known) > 1 and not isinstance(body, Upload)
         tried = 0
         while True:
@@ -170,7 +183,7 @@ class Transport:
         if is_untrusted(error):
             found = HubUnreachable(f"what answers at {self.addresses.current} is not trusted: {_doubt(error)}")
         else:
-            may_speak_tls = not self._met and self.addresses.current.startswith("http://")
+            may_speak_tls = not self._met.is_set() and self.addresses.current.startswith("http://")
             found = HubUnreachable(
                 f"no hub answers at {self.addresses} ({_reason(error, may_speak_tls)}); start one with 'ostler up', "
                 "or name the right one (--hub, OSTLER_HUB)"
@@ -180,7 +193,7 @@ class Transport:
 
     def _tries(self, insist: bool) -> int:
         # A hub that never answered is most likely not there: whoever only asks should hear that at once.
-        return self.patience.tries if self._met or insist else min(self.patience.tries, 2)
+        return self.patience.tries if self._met.is_set() or insist else min(self.patience.tries, 2)
 
     def _once(
         self,
@@ -212,7 +225,8 @@ class Transport:
     ) -> urllib3.BaseHTTPResponse:
         given = {name: value for name, value in (query or {}).items() if value is not None}
         asked = path + ("?" + urlencode(given) if given else "")
-        timeout = urllib3.Timeout(connect=CONNECT_S, read=read_s)
+        read_s = min(read_s, max(0.0, self._deadline - time.monotonic()) + LATE_S)
+        timeout = urllib3.Timeout(connect=min(CONNECT_S, read_s), read=read_s)
         self._meet(address)
         try:
             pool, before = self._pools.get(address) or self._find(address)
@@ -251,7 +265,7 @@ class Transport:
             data = response.read()
         except HTTPError as error:
             raise self.unreachable(error) from error
-        self._met = True
+        self._met.set()
         return data
 
     def _refuse(self, response: urllib3.BaseHTTPResponse, body: bytes, where: str) -> None:
@@ -293,7 +307,7 @@ def _reason(error: Exception, may_speak_tls: bool) -> str:
         case NewConnectionError():
             return "refused" if "refused" in str(error).lower() else str(error).rpartition(": ")[2]
         case ConnectTimeoutError():
-            return f"no connection within {CONNECT_S:g} s"
+            return "no connection in time"
         case ReadTimeoutError():
             return "it took the request and did not answer in time"
         case SSLError() if "WRONG_VERSION_NUMBER" in str(error):
