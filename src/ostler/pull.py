@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import hashlib
 import http.client
 import json
@@ -95,7 +96,7 @@ class Client:
         self._post(f"{job_id}/complete", hostname=hostname, attempt=attempt, **result)
 
     def fail(self, job_id: str, hostname: str, attempt: str = "", *, error: str, **more: object) -> None:
-        """`more`: exit_code; returned=True hands it back unharmed, for another machine."""
+        """`more`: exit_code; returned=True hands it back for another machine, fault="worker" by a fault of this one."""
         self._post(f"{job_id}/fail", hostname=hostname, attempt=attempt, error=error, **more)
 
     def append_log(self, task_id: str, attempt: str, offset: int, data: bytes, final: bool = False) -> int:
@@ -169,8 +170,7 @@ def persist(call: Callable[[], T], check: Check = lambda: None, tries: int = 8) 
         try:
             return call()
         except Unreachable as error:
-            failures += 1
-            if failures >= tries:
+            if (failures := failures + 1) >= tries:
                 raise
             _log.warning("%s", error)
         # Never the same pause: a fleet must not come back all at once.
@@ -196,8 +196,7 @@ def detect() -> dict[str, Any]:
         quota, _, period = tail(folder / "cpu.max").partition(" ")
         if quota.isdecimal():
             cores = min(cores, int(quota) / int(period))
-        limit = tail(folder / "memory.max").strip()
-        if limit.isdecimal():
+        if (limit := tail(folder / "memory.max").strip()).isdecimal():
             cache = re.search(r"^inactive_file (\d+)", tail(folder / "memory.stat"), re.MULTILINE)
             used = int(tail(folder / "memory.current") or 0) - (int(cache[1]) if cache else 0)
             total, available = min(total, int(limit)), min(available, max(0, int(limit) - used))
@@ -282,8 +281,7 @@ def look(path: Path, root: Path) -> os.stat_result:
     """What is there, a file or a folder. A link counts as the file of this same folder that it names."""
     if path.is_symlink() and not (path.is_file() and root.resolve() in path.resolve().parents):
         raise Unpackable(f"{path} is a link to {os.readlink(path)}, which is no file in here; leave it out, or copy it")
-    status = path.stat()
-    if not stat.S_ISDIR(status.st_mode) and not stat.S_ISREG(status.st_mode):
+    if not stat.S_ISDIR((status := path.stat()).st_mode) and not stat.S_ISREG(status.st_mode):
         raise Unpackable(f"{path} is neither a file nor a folder")
     return status
 
@@ -354,7 +352,8 @@ class Task:
         self._task_id, self._lease_s = str(job.get("task_id") or self._id), float(job.get("lease_s") or 600.0)
         self._folder = worker.folder / "jobs" / quote(self._attempt, safe="")
         self._out, self._log_file = self._folder / "out", self._folder / "log"
-        self._checkpoint = worker.folder / "checkpoints" / quote(self._id, safe="")
+        run = "@".join(filter(None, (self._id, job.get("after"))))  # what has led to one success leads to no other
+        self._checkpoint = worker.folder / "checkpoints" / quote(run, safe="")
         self._cut_off_s = worker.options.cut_off_seconds or 0.95 * self._lease_s
         self._heard_at, self._word, self._over = worker.client.claimed_at, "", threading.Event()
 
@@ -370,6 +369,8 @@ class Task:
             return True
         except Failed as failure:
             error, more = failure.args
+            if getattr(failure.__cause__, "errno", 0) in (errno.ENOSPC, errno.EROFS, errno.EIO):
+                more = {"returned": True, "fault": "worker"}  # this machine's disk is to blame, and no job
             _log.warning("%s: failed: %s", self._id, error)
             with contextlib.suppress(Failed, Lost, Refused, Unreachable):
                 self._send_log()
@@ -385,7 +386,7 @@ class Task:
         try:
             process = self._spawn()
         except (OSError, ValueError) as error:
-            raise Failed(f"it cannot be started: {error}", {"exit_code": 127}) from None
+            raise Failed(f"it cannot be started: {error}", {"exit_code": 127}) from error
         try:
             while process.poll() is None:
                 self._check()
@@ -443,7 +444,7 @@ class Task:
             result: Any = {"artifact_id": artifact_id, "metrics": metrics(self._out, self._log_file)}
             self._tell(lambda: self._client.complete(*self._who, **result))
         except (Refused, Unreachable, Unpackable, OSError) as error:
-            raise Failed(f"its outputs could not be handed over: {error}", {}) from None
+            raise Failed(f"its outputs could not be handed over: {error}", {}) from error
 
     def _check(self, is_over: bool = False) -> None:
         """Raises when there is a reason to stop it; or, if it is over, to tell the hub no more."""
@@ -550,8 +551,7 @@ class Worker:
                 done, told, is_complete = done + 1, "", Task(self, job).carry_out()
                 continue
             if (reason := self.client.reason or "the queue has nothing for it") != told:
-                _log.info("nothing to do: %s", reason)
-                told = reason
+                _log.info("nothing to do: %s", told := reason)
             if once:
                 return 5
             _pause(self.options.poll * random.uniform(0.75, 1.25), self._check)

@@ -477,6 +477,20 @@ def test_a_gang_that_came_back_and_is_not_placed_in_time_ends_whole_or_not_at_al
     assert len(set(yard.states("gang.0", "gang.1"))) == 1
 
 
+def test_the_time_to_be_placed_counts_on_when_it_ran_out_on_the_way_to_a_worker_that_did_not_take_it() -> None:
+    yard = one_box(gpus=1)
+    yard.start(yard.submit("hog", gpu_count=1))
+    yard.submit("job", gpu_count=1, scheduling_timeout_seconds=60)
+    yard.wait(50)
+    yard.end("hog")
+    assert yard.where("job") == "box"
+    yard.wait(20)
+    yard.drain("box")
+    assert yard.state("job") == "assigned"
+    yard.wait(20)
+    assert yard.state("job") == "unschedulable"
+
+
 @pytest.mark.parametrize("what", ["job", "array"])
 def test_the_end_of_an_old_attempt_does_not_take_its_requeued_job_along(what: str) -> None:
     """The job had left memory and came back; the attempt still speaks of the one that left."""

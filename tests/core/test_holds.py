@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from tests.core.yard import Yard, holding
+from tests.core.yard import Yard, capabilities, holding
 
 from ostler.core.effects import CancelTask
 from ostler.core.queueing.backfill import IN_LINE_LOOKED_AT, LOOK_MOST_S, OLD_AFTER
@@ -312,3 +312,25 @@ def test_whom_a_quota_kept_from_a_held_machine_passes_as_soon_as_it_may() -> Non
     assert yard.where("short") == ""
     yard.end("bobs")
     assert yard.where("short") == "box0"
+
+
+def test_a_hold_ends_when_its_owner_may_not_run_on_the_machine_any_more() -> None:
+    yard = busy()
+    whole = passed_over(yard, "whole", gpu_count=2, labels=["box = 0"])
+    assert held(yard) == {whole: ["box0"]}
+    yard.beat("box0", capabilities=capabilities(gpus=2, vram=48, labels={"box": "another"}))
+    assert held(yard) == {}
+    yard.end("old0")
+    assert yard.where(yard.submit("other", gpu_count=2)) == "box0"
+
+
+def test_who_waits_behind_a_newcomer_that_needs_another_machine_gets_a_hold() -> None:
+    yard = busy()
+    yard.worker("mac", gpus=1, vram=24, backend="metal")
+    yard.start(yard.submit("macs", gpu_backend="metal", gpu_count=1, max_runtime_hours=9))
+    yard.submit("whole", gpu_count=2)
+    yard.wait(HOLD_AFTER_S - LOOK_MOST_S)
+    yard.submit("newcomer", gpu_backend="metal", gpu_count=1, job_tier="training")
+    assert yard.queue()[0] == "newcomer"
+    yard.wait(2 * LOOK_MOST_S)
+    assert held(yard) == {"whole": ["box0"]}

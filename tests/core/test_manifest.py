@@ -3,6 +3,7 @@
 from tests.core.yard import Yard, entry
 
 from ostler.core.effects import AssignTask, Followed, Refuse
+from ostler.core.events import PriorityRequested
 from ostler.domain import states
 from ostler.domain.errors import Conflict, QuotaExceeded
 from ostler.domain.hosts import HostPolicy
@@ -37,6 +38,18 @@ def test_a_job_that_has_ended_is_never_changed_and_keeps_its_state() -> None:
     assert yard.follow(entry("a", priority=9)) == {"a": "unchanged"}
     assert yard.state("a") == states.SUCCEEDED
     assert yard.follow() == {}
+
+
+def test_a_priority_that_was_given_by_hand_differs_and_an_apply_takes_it_back() -> None:
+    yard = Yard()
+    yard.follow(entry("a", priority=5))
+    yard.turn(PriorityRequested(ref=7, job_id="a", priority=50, row=yard.job("a")))
+    assert yard.follow(entry("a", priority=5), plan=True) == {"a": "updated"}
+    (answer,) = yard.of(Followed)
+    assert answer.lines[0].differs == ["priority"]
+    yard.follow(entry("a", priority=5))
+    assert yard.job("a").terms.priority == 5
+    assert yard.follow(entry("a", priority=5)) == {"a": "unchanged"}
 
 
 def test_a_changed_priority_moves_a_waiting_job() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.yard import Yard
+from tests.core.yard import Yard, holding
 
 from ostler.core.queueing.queue import band_key
 from ostler.core.queueing.usage import HALF_LIFE_S, Usage
@@ -88,6 +88,29 @@ def test_fair_share_never_overrules_priority_or_tier() -> None:
     yard.submit("anns", user_id="ann")
     yard.submit("bobs", user_id="bob", priority=1)
     assert yard.queue() == ["bobs", "anns"]
+
+
+def test_what_runs_for_long_is_used_while_it_runs() -> None:
+    """Ann has 8 GPUs for hours; Bob had one for an hour, which is over."""
+    yard = Yard()
+    yard.worker("box", gpus=9, vram=9 * 24)
+    yard.start(yard.submit("bobs", gpu_count=1, user_id="bob"))
+    yard.wait(3600)
+    yard.end("bobs")
+    yard.start(yard.submit("anns", gpu_count=8, user_id="ann"))
+    yard.start(yard.submit("hog", gpu_count=1, user_id="eve", priority=1))
+    yard.submit("anns next", gpu_count=1, user_id="ann")
+    yard.submit("bobs next", gpu_count=1, user_id="bob")
+    assert yard.queue() == ["anns next", "bobs next"]
+    yard.wait(1800)
+    account = holding(("anns", yard.attempt("anns")), ("hog", yard.attempt("hog")))
+    yard.beat("box", account)
+    yard.beat("box", account)
+    used = yard.fleet.usage.gpu_seconds("ann", yard.now)
+    assert 8 * 1800 < used < 10 * 1800, "once, and with its cores"
+    assert yard.queue() == ["bobs next", "anns next"]
+    yard.end("anns")
+    assert yard.fleet.usage.gpu_seconds("ann", yard.now) < used + 1000, "that its next job has begun"
 
 
 def test_what_was_used_fades_with_its_half_life() -> None:

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 from tests.core.plain import only_plain
-from tests.core.yard import Yard, holding
+from tests.core.yard import Yard, holding, submission
 
 from ostler.core.effects import CancelTask
 from ostler.core.fleet import Worker
 from ostler.core.queueing import preempt
 from ostler.core.queueing.preempt import HEADS_LOOKED_AT
+from ostler.domain.quota import Quota, Quotas
 from ostler.domain.worker import Slots
 
 
@@ -292,3 +293,102 @@ def test_a_pass_looks_for_victims_only_where_something_has_changed(monkeypatch: 
     monkeypatch.setattr(preempt, "_suffices", noted)
     yard.beat("box3", slots=Slots(batch_total=65))
     assert set(looked_at) == {"box3"}
+
+
+def test_the_victim_goes_before_what_other_users_have_waiting_in_its_class() -> None:
+    yard = Yard()
+    yard.worker("box", gpus=1, vram=24)
+    victim = yard.submit("victim", gpu_count=1, preemptible=True, user_id="ann")
+    yard.start(victim)
+    yard.wait(3600)
+    behind = yard.submit("behind", gpu_count=1, user_id="bob")
+    higher = yard.submit("higher", gpu_count=1, job_tier="training", user_id="bob")
+    urgent = yard.submit("urgent", gpu_count=1, priority=1)
+    yard.end(victim, "cancelled")
+    yard.restart()
+    yard.register("box", slots=64, holds=holding((urgent, yard.attempt(urgent))))
+    assert yard.queue() == [higher, victim, behind]
+    yard.end(urgent)
+    yard.end(higher)
+    assert yard.where(victim) == "box"
+
+
+def test_of_an_array_only_as_many_go_first_as_were_displaced() -> None:
+    yard = Yard()
+    yard.worker("box", gpus=1, vram=24)
+    yard.submit("a", array=3, gpu_count=1, preemptible=True, user_id="ann")
+    yard.start("a.0")
+    other = yard.submit("other", gpu_count=1, user_id="bob")
+    urgent = yard.submit("urgent", gpu_count=1, priority=1)
+    yard.end("a.0", "cancelled")
+    yard.end(urgent)
+    assert yard.where("a.0") == "box"
+    yard.end("a.0")
+    assert yard.where(other) == "box"
+
+
+def gang_of_two(yard: Yard, *, preemptible: bool = True) -> None:
+    """On one and two, before the work of others on three."""
+    for name in ("one", "two"):
+        yard.worker(name, gpus=1, vram=24)
+    yard.submit("gang", node_count=2, gpu_count=1, priority=10)
+    yard.start("gang.0", "gang.1")
+    yard.worker("three", gpus=1, vram=24)
+    yard.start(yard.submit("low", gpu_count=1, preemptible=preemptible))
+
+
+def test_a_gang_that_lost_a_machine_makes_room_for_what_it_lacks_beside_what_was_kept_for_it() -> None:
+    yard = Yard()
+    gang_of_two(yard)
+    first = yard.attempt("gang.0")
+    yard.submit("sneaky", gpu_count=1)
+    yard.leave("two")
+    yard.wait(yard.fleet.jobs["gang"].terms.grace_s)
+    yard.end("gang.0", "cancelled", attempt=first, worker="one")
+    assert told_to_stop(yard) == ["low"]
+    yard.end("low", "cancelled")
+    assert sorted((yard.where("gang.0"), yard.where("gang.1"))) == ["one", "three"]
+    assert yard.where("sneaky") == ""
+
+
+def test_room_that_is_kept_on_a_machine_that_is_drained_is_made_elsewhere() -> None:
+    yard = Yard()
+    for name in ("one", "two", "three"):
+        yard.worker(name, gpus=1, vram=24, labels={"is": name})
+        yard.start(yard.submit(f"low-{name}", gpu_count=1, preemptible=True, labels=[f"is = {name}"]))
+    yard.submit("gang", node_count=2, gpu_count=1, priority=10)
+    first, second = told_to_stop(yard)
+    yard.end(first, "cancelled")
+    yard.drain(first.removeprefix("low-"))
+    yard.end(second, "cancelled")
+    (third,) = {"low-one", "low-two", "low-three"} - {first, second}
+    assert told_to_stop(yard) == [third]
+    yard.end(third, "cancelled")
+    assert {yard.where("gang.0"), yard.where("gang.1")} == {name.removeprefix("low-") for name in (second, third)}
+
+
+def test_no_more_is_displaced_for_a_user_than_the_quota_lets_run() -> None:
+    yard = Yard()
+    yard.fleet.quotas = Quotas(users={"bob": Quota(running_gpus=1)})
+    for name in ("one", "two"):
+        yard.worker(name, gpus=1, vram=24)
+        yard.start(yard.submit(f"low-{name}", gpu_count=1, preemptible=True))
+    yard.turn(
+        submission(1, "small", gpu_count=1, priority=5, user_id="bob"),
+        submission(2, "large", gpu_count=1, min_cpu_cores=2, priority=5, user_id="bob"),
+    )
+    assert len(told_to_stop(yard)) == 1
+
+
+def test_what_is_kept_for_a_job_is_no_process_that_has_ended() -> None:
+    """A pass takes it and gives it back; the slots that its worker says are in use stay so."""
+    yard = Yard()
+    gang_of_two(yard, preemptible=False)
+    first = yard.attempt("gang.0")
+    yard.leave("two")
+    yard.wait(yard.fleet.jobs["gang"].terms.grace_s)
+    yard.end("gang.0", "cancelled", attempt=first, worker="one")
+    assert "gang" in yard.fleet.bound
+    yard.beat("one", slots=Slots(batch_total=4, batch_in_use=3))
+    yard.wait(60)
+    assert yard.fleet.workers["one"].in_use["batch"] == 3

@@ -184,3 +184,23 @@ def test_a_shape_is_kept_while_another_job_is_of_it(monkeypatch: pytest.MonkeyPa
     yard.submit("c", min_memory_gb=2)
     yard.worker("w", cores=2, memory=2)
     assert (yard.where("b"), yard.where("c")) == ("w", "w")
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+def test_what_it_needs_of_a_cuda_device_it_does_not_need_where_there_is_none(gpus: int) -> None:
+    yard = Yard()
+    yard.worker("box", gpus=gpus, vram=8 * gpus, backend="vulkan" if gpus else "cpu")
+    yard.submit("a", prefer_cuda=True, prefer_cuda_grace_seconds=300, min_vram_gb=16)
+    yard.wait(299)
+    assert yard.where("a") == ""
+    yard.wait(1)
+    assert (yard.where("a"), yard.devices("a")) == ("box", ())
+
+
+def test_on_a_cuda_worker_it_needs_a_device_with_as_much_memory_as_it_says() -> None:
+    yard = Yard()
+    yard.worker("small", gpus=1, vram=8)
+    yard.submit("a", prefer_cuda=True, prefer_cuda_grace_seconds=300, min_vram_gb=16)
+    assert yard.where("a") == ""
+    yard.worker("large", gpus=1, vram=24)
+    assert (yard.where("a"), yard.devices("a")) == ("large", (0,))

@@ -12,10 +12,10 @@ from ostler.core.fleet import Fleet
 from ostler.domain.errors import Deposed, LedgerError
 from ostler.domain.job import decode_spec
 from ostler.domain.records import Changes
-from ostler.hub.api.jobs import new_job
 from ostler.hub.clock import SystemClock
 from ostler.hub.ids import new_attempt_id
 from ostler.hub.loop import Loop
+from ostler.hub.new_job import new_job
 from ostler.ledger.memory import MemoryLedger
 
 

@@ -23,6 +23,24 @@ async def test_an_apply_is_idempotent_and_counts_what_it_did(hub: RunningHub, ap
     assert len((await api.get("/v1/jobs"))["jobs"]) == 5
 
 
+@pytest.mark.parametrize("end", ["fail", "complete"])
+async def test_a_job_that_is_requeued_runs_as_the_manifest_has_it_by_then(hub: RunningHub, api: Api, end: str) -> None:
+    """Until then it says what it ran with."""
+    text = '[[jobs]]\nname = "a"\nmodel = "gbt"\ncommand = ["trian"]\n'
+    await apply(api, text)
+    puller = Puller(hub, "pi")
+    job = await puller.claim()
+    assert (await puller.say(job["job_id"], end)).status == 200
+    answer = await apply(api, text.replace("trian", "train"))
+    (line,) = answer.json()["jobs"]
+    assert (line["change"], line["differs"]) == ("unchanged", ["command"])
+    ident = job["job_id"]
+    assert (await api.job(ident))["spec"]["command"] == ["trian"]
+    await api.post(f"/v1/jobs/{ident}/requeue")
+    assert (await puller.claim())["command"] == ["train"]
+    assert (await api.job(ident))["spec"]["command"] == ["train"]
+
+
 async def test_a_restart_of_the_hub_keeps_what_the_manifest_says_of_hosts(hub: RunningHub, api: Api) -> None:
     await apply(api, '[hosts.pi]\nallow_jobs = ["mlp"]\n' + MANIFEST.split("[[sweeps]]")[0])
     assert "whitelist" in await Puller(hub, "pi").why_not()

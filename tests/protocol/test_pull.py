@@ -148,6 +148,32 @@ async def test_a_machine_that_leaves_hands_its_job_back_at_no_cost(hub: RunningH
     await pi.claim()
 
 
+async def test_a_machine_that_hands_jobs_back_by_its_own_fault_spends_attempts_and_is_left_alone(
+    hub: RunningHub, api: Api
+) -> None:
+    job_id = await api.submit()
+    pi = Puller(hub, "pi")
+    for _ in range(3):
+        await pi.claim()
+        await pi.say(job_id, "fail", error="its disk is full", returned=True, fault="worker")
+    job = await api.job(job_id)
+    assert job["status"] == "pending"
+    assert [attempt["state"] for attempt in job["attempts"]] == 3 * ["returned"]
+    assert "cools down" in await pi.why_not()
+
+
+async def test_a_claim_names_the_last_attempt_that_succeeded(hub: RunningHub, api: Api) -> None:
+    job_id = await api.submit()
+    pi = Puller(hub, "pi")
+    first = await pi.claim()
+    assert first["after"] == ""
+    await pi.say(job_id, "complete")
+    for end in ("fail", "fail"):
+        await api.post(f"/v1/jobs/{job_id}/requeue")
+        assert (await pi.claim())["after"] == first["attempt"]
+        await pi.say(job_id, end)
+
+
 async def test_an_artifact_is_named_where_it_is_found_and_its_metrics_are_kept(hub: RunningHub, api: Api) -> None:
     await apply(api)
     pi = Puller(hub, "pi")

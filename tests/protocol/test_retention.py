@@ -19,8 +19,8 @@ from ostler.domain.errors import BadInput
 from ostler.domain.job import JobSpec
 from ostler.domain.retention import DAY_S, Retention, read_retention
 from ostler.hub import old
-from ostler.hub.api.jobs import new_job
 from ostler.hub.clock import Steadiness
+from ostler.hub.new_job import new_job
 from ostler.hub.settings import Settings
 
 

@@ -4,8 +4,10 @@ import io
 import json
 import os
 import signal
+import subprocess
 import tarfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -139,6 +141,35 @@ def test_a_checkpoint_is_there_again_on_the_next_attempt_and_gone_after_success(
     assert worker.end()[0] == 0
     assert [one.word for one in hub.said if one.word in ("fail", "complete")] == ["fail", "complete"]
     assert not list((worker.work / "checkpoints").iterdir())
+
+
+def test_what_led_to_a_success_elsewhere_is_not_gone_on_from(hub: PullHub, start: Start) -> None:
+    script = 'test -e "$OSTLER_CHECKPOINT/epoch" && exit 3; touch "$OSTLER_CHECKPOINT/epoch"; exit 1'
+    hub.add(*sh(script))
+    hub.add(*sh(script), after="an attempt that succeeded")
+    assert start("--jobs", "2").end()[0] == 0
+    assert [said.body["exit_code"] for said in hub.of("fail")] == [1, 1]
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Path]:
+    """A disk with room for the lock of a worker and for nothing else."""
+    folder = tmp_path / "full"
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=3", "none", str(folder)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("only root mounts a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_is_the_fault_of_the_machine_and_of_no_job(hub: PullHub, start: Start, full: Path) -> None:
+    hub.add("true")
+    worker = start("--once", "--work", str(full))
+    assert worker.end()[0] == 1
+    (failed,) = hub.of("fail")
+    assert "No space left on device" in failed.body["error"]
+    assert (failed.body["returned"], failed.body["fault"], "exit_code" in failed.body) == (True, "worker", False)
 
 
 def test_a_checkpoint_that_nobody_came_back_for_goes_after_a_week(hub: PullHub, start: Start) -> None:

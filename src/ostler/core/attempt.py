@@ -8,6 +8,8 @@ from ostler.domain import states
 if TYPE_CHECKING:
     from ostler.core.job import Job
 
+PREEMPTED_BY = "preempted by "
+
 
 class Task:
     """A task that has been placed at least once, or has ended."""
@@ -68,6 +70,14 @@ class Task:
         self.result_id = ""
         self.result: bytes | None = None
 
+    def never_placed(self) -> bool:
+        """Nothing was ever spent on it: an assignment that nobody accepted is none."""
+        return self.started_at is None and not self.losses and not self.failures and self.holder is None
+
+    def is_displaced(self) -> bool:
+        """It waits because its room was another's."""
+        return self.state == states.PENDING and self.reason.startswith(PREEMPTED_BY)
+
 
 class Attempt:
     """One authorisation to run a task, for as long as it holds room on a worker."""
@@ -79,6 +89,7 @@ class Attempt:
         "assigned",
         "assigned_at",
         "beaten",
+        "charged_s",
         "claimed",
         "counted",
         "finished_at",
@@ -169,6 +180,8 @@ class Attempt:
         self.claimed = False
         """Its worker asked for it and holds no connection: its lease counts from `beaten`, and nothing else does."""
         self.beaten = 0.0
+        self.charged_s = 0.0
+        """How much of what it ran its user was charged for."""
         self.price_s: float | None = None
         """Of a model's process that is idle: what its room costs whoever wants it. None: it is not to be had."""
         self.port = 0

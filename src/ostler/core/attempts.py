@@ -11,7 +11,7 @@ from ostler.core.effects import AssignTask, CancelTask, Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
 from ostler.core.holding import NOTHING, Holding, holding
 from ostler.core.queueing.bound import bind, unbind
-from ostler.core.queueing.usage import START_QUANTUM_S, weight
+from ostler.core.queueing.usage import CHARGED_EVERY_S, START_QUANTUM_S, weight
 from ostler.core.timers import ACCEPTANCE, COOLDOWN, RUNTIME
 from ostler.domain import states
 from ostler.domain.job import STOP_GRACE_S
@@ -194,7 +194,7 @@ def in_line(fleet: Fleet, attempt: Attempt, waits_for: str, now: float) -> None:
 def start_clock(fleet: Fleet, attempt: Attempt, task: Task, now: float, *, watched: bool = True) -> None:
     """From here on it counts as started, and what it runs is spent."""
     attempt.accepted = True
-    attempt.started = now
+    attempt.started, attempt.charged_s = now, START_QUANTUM_S
     attempt.started_at = fleet.wall(now)
     if task.started_at is None:
         task.started_at = attempt.started_at
@@ -321,13 +321,26 @@ def spend_time(fleet: Fleet, attempt: Attempt, now: float) -> None:
     """Count what it ran against its task's budget and its user's share; once."""
     if attempt.task is None or attempt.started is None or attempt.phase == "lapsed":
         return
-    ran = max(0.0, now - attempt.started)
     if attempt.spends:
-        attempt.task.used_s += ran
+        attempt.task.used_s += max(0.0, now - attempt.started)
         fleet.touch_task(attempt.task)
-    job = attempt.task.job
-    rate = weight(attempt.held, fleet.workers[attempt.worker_id].offer, fleet.policy)
-    fleet.charge(job.user, max(0.0, ran - START_QUANTUM_S) * rate, now)
+    _charge(fleet, attempt.task.job.user, attempt, now - attempt.started, now)
+
+
+def charge_meanwhile(fleet: Fleet, attempt: Attempt, now: float) -> None:
+    """It runs: or its user would seem to use nothing until its end."""
+    if attempt.task is None or attempt.started is None or attempt.phase == "lapsed":
+        return
+    ran_s = now - attempt.started
+    if ran_s >= attempt.charged_s + CHARGED_EVERY_S:
+        _charge(fleet, attempt.task.job.user, attempt, ran_s, now)
+
+
+def _charge(fleet: Fleet, user: str, attempt: Attempt, ran_s: float, now: float) -> None:
+    if ran_s > attempt.charged_s:
+        rate = weight(attempt.held, fleet.workers[attempt.worker_id].offer, fleet.policy)
+        fleet.charge(user, (ran_s - attempt.charged_s) * rate, now)
+        attempt.charged_s = ran_s
 
 
 def back_to_pending(fleet: Fleet, task: Task, reason: str, now: float) -> None:
@@ -368,14 +381,17 @@ def forget_ended(fleet: Fleet) -> None:
 
 
 def set_state(fleet: Fleet, task: Task, state: str, reason: str, now: float) -> None:
+    job = task.job
+    was_displaced = bool(job.displaced) and task.is_displaced()
     if task.state != state:
         states.move(task.id, task.state, state)
         task.state = state
     task.reason = reason
+    if was_displaced or state == states.PENDING:
+        _count_displaced(fleet, job, int(task.is_displaced()) - int(was_displaced))
     if state in states.LIVE:
         task.finished_at = None
     fleet.touch_task(task)
-    job = task.job
     if job.size:
         fleet.announce(
             now,
@@ -391,16 +407,30 @@ def set_state(fleet: Fleet, task: Task, state: str, reason: str, now: float) -> 
     derive_job(fleet, job, task, now)
 
 
+def _count_displaced(fleet: Fleet, job: Job, more: int) -> None:
+    """Where it stands in the queue follows from that."""
+    if more:
+        was_queued = job.lane is not None
+        fleet.queue.remove(job)
+        job.displaced += more
+        if was_queued:
+            fleet.queue.add(job)
+
+
 def derive_job(fleet: Fleet, job: Job, task: Task, now: float) -> None:
     """A job's state follows from its tasks'."""
     if job.size:
-        derive_array(fleet, job, now)
+        _derive_array(fleet, job, now, has_started=task.started_at is not None)
         return
     _set_job(fleet, job, task.state, task.reason, now, worker=task.worker, attempt=task.attempt)
 
 
 def derive_array(fleet: Fleet, job: Job, now: float) -> None:
-    _set_job(fleet, job, *_array_state(job), now)
+    _derive_array(fleet, job, now, has_started=job.has_started())
+
+
+def _derive_array(fleet: Fleet, job: Job, now: float, *, has_started: bool) -> None:
+    _set_job(fleet, job, *_array_state(job, has_started), now)
     if job.state in states.TERMINAL:
         fleet.leave(job)
 
@@ -423,7 +453,7 @@ def _set_job(fleet: Fleet, job: Job, state: str, reason: str, now: float, **body
         fleet.announce(now, "job", job.id, state=state, user=job.user, reason=reason, **body)
 
 
-def _array_state(job: Job) -> tuple[str, str]:
+def _array_state(job: Job, has_started: bool) -> tuple[str, str]:
     ended = job.ended or {}
     if job.count_ended() == job.size:
         if ended.get(states.SUCCEEDED, 0) == job.size:
@@ -434,8 +464,7 @@ def _array_state(job: Job) -> tuple[str, str]:
             return states.UNSCHEDULABLE, "none of its tasks was placed in time"
         told = ", ".join(f"{count} {state}" for state, count in sorted(ended.items()))
         return states.FAILED, f"of {job.size} tasks: {told}"
-    started = any(task.started_at is not None for task in (job.tasks or {}).values())
-    return (states.RUNNING, "") if started or job.state == states.RUNNING else (states.PENDING, "")
+    return (states.RUNNING, "") if has_started or job.state == states.RUNNING else (states.PENDING, "")
 
 
 def blame(fleet: Fleet, worker: Worker, now: float) -> None:

@@ -133,7 +133,7 @@ class DeviceState:
         count = 1 if need.prefers_cuda and self.has_cuda else need.gpus
         if count:
             return count < len(self.together) and self.together[count] >= need.vram_mib
-        if not need.vram_mib and not need.part_milli:
+        if need.prefers_cuda or not (need.vram_mib or need.part_milli):
             return True
         return any(wanted.probe.share_mib(device) <= free for device, free in self.emptiest if free > 0)
 

@@ -185,6 +185,10 @@ def _shapes_are_those_of_the_jobs(fleet: Fleet) -> None:
     _need(fleet.index.idle_shapes() <= indexes.MAX_IDLE_SHAPES, "shapes that nobody needs are piling up")
     for job in fleet.jobs.values():
         _need(fleet.index.shape_at(job.shape.sid) is job.shape, f"{job.id} is of a shape that the index has dropped")
+        displaced = sum(task.is_displaced() for task in (job.tasks or {}).values())
+        _need(
+            displaced == job.displaced, f"{displaced} tasks of {job.id} were displaced, and it counts {job.displaced}"
+        )
         if job.lane is not None:
             place = (job.lane.shape, job.lane.user, job.lane.band.key)
             _need(place == (job.shape, job.user, band_key(job)), f"{job.id} stands in another's lane")

@@ -117,6 +117,7 @@ def beat(fleet: Fleet, event: ClaimBeat, now: float) -> list[Effect]:
     goes_on = attempt.is_current() and attempt.phase != "stopping"
     if goes_on and attempt.phase == "assigned":
         attempts.accept(fleet, attempt, now)
+    attempts.charge_meanwhile(fleet, attempt, now)
     return [Beaten(ref=event.ref, cancel=not goes_on)]
 
 

@@ -204,10 +204,11 @@ def _restart(fleet: Fleet, task_id: str, now: float) -> list[Effect]:
 
 
 def _unbind(fleet: Fleet, job_id: str, now: float) -> list[Effect]:
-    """Kept for too long: others may have it."""
+    """Kept for too long: others may have it, unless it has waited for long enough to have machines held for it."""
     kept = fleet.bound.get(job_id)
     if kept and all(attempt.assigned + KEPT_FOR_S <= now for attempt in kept):
         unbind(fleet, job_id)
+        fleet.holds.look_at = now
     return []
 
 

@@ -67,7 +67,8 @@ class PriorityRequested(msgspec.Struct, kw_only=True):
 
 
 class RequeueRequested(msgspec.Struct, kw_only=True):
-    """`ended` brings back what has left memory: the job's row, and the rows of its tasks that have ended."""
+    """`ended` brings back what has left memory: the job's row, and the rows of its tasks that have ended. `anew` is
+    what the manifest says of it by now, if that is otherwise."""
 
     ref: int
     job_id: str
@@ -75,6 +76,7 @@ class RequeueRequested(msgspec.Struct, kw_only=True):
     ended: JobRecord | None = None
     ended_tasks: list[TaskRecord] = []
     depends_on: list[str] = []
+    anew: NewJob | None = None
 
 
 class DrainRequested(msgspec.Struct, kw_only=True):

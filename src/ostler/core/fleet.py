@@ -5,14 +5,14 @@ index and changes can never drift from the rows they belong to. Decisions are ma
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
 from ostler.core.attempt import Attempt, Task
 from ostler.core.holding import NOTHING
-from ostler.core.index import Index, bits
+from ostler.core.index import Index, Shape, bits
 from ostler.core.job import Job
 from ostler.core.learning.followers import Followers
 from ostler.core.learning.kinds import Kinds
@@ -207,9 +207,13 @@ class Fleet:
 
     def enqueue(self, task: Task) -> None:
         """It waits for a place again, where its arrival puts it."""
-        task.job.waiting = with_index(task.job.waiting, task.index)
-        self.line_up(task.job)
-        self.touch_job(task.job)
+        job = task.job
+        job.waiting = with_index(job.waiting, task.index)
+        self.line_up(job)
+        self.touch_job(job)
+        if job.terms.scheduling_timeout_s and task.never_placed():
+            # The reminder may have come while it was on its way to a worker that did not take it.
+            self.timers.add_once(job.queued + job.terms.scheduling_timeout_s, SCHEDULING, job.id)
 
     def line_up(self, job: Job) -> None:
         if job.may_be_placed():
@@ -285,7 +289,8 @@ class Fleet:
             return
         worker.room.give(attempt.held)
         pool = attempt.held.pool
-        if attempt.assigned <= worker.slots_at and worker.in_use.get(pool, 0) > 0:
+        has_process = attempt.phase != "bound"
+        if has_process and attempt.assigned <= worker.slots_at and worker.in_use.get(pool, 0) > 0:
             worker.in_use[pool] -= 1
         self.index.room_changed(worker)
 
@@ -327,20 +332,20 @@ class Fleet:
     def gpus_used(self, user: str) -> float:
         return self.running_of.get(user, (0, 0))[1] / 1000
 
-    def within_quota(self, user: str, shapes: int) -> int:
-        """Those of the shapes of which this user may start one more."""
+    def within_quota(self, user: str, shapes: int, coming: Sequence[Shape] = ()) -> int:
+        """Those of the shapes of which this user may start one more, once one of each of those to come has started."""
         quota = self.quotas.of(user)
         if not quota.running_jobs and not quota.running_gpus:
             return shapes
-        running = self.running_of.get(user, (0, 0))[0]
+        running, used = self.running_of.get(user, (0, 0))
+        for shape in coming:
+            nodes, milli = _counts_as(shape.request)
+            running, used = running + nodes, used + milli
         for sid in bits(shapes):
             shape = self.index.shape_at(sid)
-            nodes, gpus = shape.request.nodes, shape.request.gpu_count or int(shape.request.prefers_cuda)
+            nodes, milli = _counts_as(shape.request)
             too_many = quota.running_jobs and running + nodes > quota.running_jobs
-            # Of a share that is an amount of memory, nobody knows what part it will be before it has a device.
-            milli = 1000 * gpus or max(shape.request.gpu_milli, int(shape.request.shares_gpu))
-            used = self.running_of.get(user, (0, 0))[1]
-            if too_many or (quota.running_gpus and milli and used + nodes * milli > 1000 * quota.running_gpus):
+            if too_many or (quota.running_gpus and milli and used + milli > 1000 * quota.running_gpus):
                 shapes ^= shape.bit
         return shapes
 
@@ -371,3 +376,11 @@ class Fleet:
         for attempt in worker.attempts.values():
             worker.room.take(attempt.held)
         self.index.offer_changed(worker)
+
+
+def _counts_as(request: Request) -> tuple[int, int]:
+    """Of a quota: how many that run, and how many thousandths of GPUs they have together."""
+    # Of a share that is an amount of memory, nobody knows what part it will be before it has a device.
+    gpus = request.gpu_count or int(request.prefers_cuda)
+    milli = 1000 * gpus or max(request.gpu_milli, int(request.shares_gpu))
+    return request.nodes, request.nodes * milli

@@ -44,6 +44,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     """What the runs of its like are known by; 0: none."""
     blocked_on: set[str] | None = None
     """Jobs that must succeed first."""
+    displaced: int = 0
+    """How many of its tasks wait because their room was another's. While there are any it is the first of its class."""
     lane: Optional["Lane"] = None
     prev: Optional["Job"] = None
     next: Optional["Job"] = None
@@ -62,6 +64,10 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
         """Something of it waits, or will as soon as its last processes are gone."""
         pending = any(task.state == states.PENDING for task in (self.tasks or {}).values())
         return self.state not in states.TERMINAL and (bool(self.waiting) or pending)
+
+    def has_started(self) -> bool:
+        """Of a job with tasks: whether one of those in memory has."""
+        return any(task.started_at is not None for task in (self.tasks or {}).values())
 
     def task_id(self, index: int) -> str:
         return f"{self.id}.{index}" if self.size else self.id

@@ -161,6 +161,15 @@ def alter(fleet: Fleet, job: Job, request: Request, terms: Terms) -> None:
     fleet.watch_wait(job)
 
 
+def make_like(fleet: Fleet, job: Job, new: NewJob) -> None:
+    """What its manifest says of it has changed."""
+    alter(fleet, job, new.request, new.terms)
+    job.kind = fleet.kinds.shared(new.kind)
+    fleet.touched.terms[job.id] = JobTerms(
+        id=job.id, name=new.name, spec=new.spec, request=new.request, terms=new.terms, sweep=new.sweep, kind=new.kind
+    )
+
+
 def prioritize(fleet: Fleet, event: PriorityRequested, now: float) -> list[Effect]:
     """It waits among others from now on, by its arrival as before. What runs keeps its room; for whom it gives way may
     change."""
@@ -213,6 +222,8 @@ def requeue(fleet: Fleet, event: RequeueRequested, now: float) -> list[Effect]:
             return [Refuse(ref=event.ref, error=NotFound(f"there is no job {event.job_id}"))]
         job = revive(fleet, event.ended, now)
         fleet.enter_job(job)
+    if event.anew is not None and job.state in states.TERMINAL:
+        make_like(fleet, job, event.anew)
     _need(fleet, job, event.depends_on)
     job.cancelled = False
     if job.state in states.TERMINAL:
@@ -224,7 +235,7 @@ def requeue(fleet: Fleet, event: RequeueRequested, now: float) -> list[Effect]:
     for task in _to_run_again(fleet, job, event):
         effects += _again(fleet, task, now)
     if job.size:
-        if not any(task.started_at is not None for task in (job.tasks or {}).values()) and not job.ended:
+        if not job.has_started() and not job.ended:
             fleet.set_job_state(job, states.PENDING)
         attempts.derive_array(fleet, job, now)
     fleet.watch_wait(job)
@@ -343,14 +354,10 @@ def revive_task(fleet: Fleet, job: Job, record: TaskRecord) -> Task:
 def expire_scheduling(fleet: Fleet, job: Job, reason: str, now: float) -> None:
     """Its time to be placed is over: tasks that never were end as unschedulable."""
     tasks = list((job.tasks or {}).values()) if job.size else [fleet.task(job, 0)]
-    if job.is_gang and any(not _never_placed(task) for task in tasks):
+    if job.is_gang and any(not task.never_placed() for task in tasks):
         return
     for task in tasks:
-        if task.state == states.PENDING and _never_placed(task):
+        if task.state == states.PENDING and task.never_placed():
             attempts.end_task(fleet, task, states.UNSCHEDULABLE, reason, now)
     if job.size:
         drop_waiting(fleet, job, states.UNSCHEDULABLE, reason, now)
-
-
-def _never_placed(task: Task) -> bool:
-    return task.started_at is None and not task.losses and not task.failures and task.holder is None

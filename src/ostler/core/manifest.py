@@ -1,7 +1,7 @@
 """The queue follows a manifest: what is new is queued, what changed is changed, what is gone stays until cancelled.
 
-A job that is there keeps its state; only a job that has not ended can be changed, and what runs of it runs on as it was
-granted.
+A job that is there keeps its state; only a job that has not ended is changed, and what runs of it runs on as it was
+granted. One that has ended says what it ran with; if it is to run again, it does so as the manifest has it by then.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ostler.core.portions import Portions, in_portions
 from ostler.domain import states
 from ostler.domain.errors import Conflict, OstlerError
 from ostler.domain.hosts import HostPolicy
-from ostler.domain.records import JobRecord, JobTerms
+from ostler.domain.records import JobRecord
 
 ORIGIN = "manifest"
 INSERTED, UNCHANGED, UPDATED, ABSENT = "inserted", "unchanged", "updated", "absent"
@@ -59,17 +59,18 @@ def _line(fleet: Fleet, new: NewJob, row: JobRecord | None) -> ManifestLine:
         return ManifestLine(job_id=new.id, name=new.name, change=INSERTED, state=states.PENDING)
     job = fleet.jobs.get(new.id)
     state = job.state if job is not None else row.state
-    differs = [] if state in states.TERMINAL else _differences(row.spec, new.spec)
-    return ManifestLine(
-        job_id=new.id, name=new.name, change=UPDATED if differs else UNCHANGED, state=state, differs=differs
-    )
+    differs = _differences(row, new)
+    change = UPDATED if differs and state not in states.TERMINAL else UNCHANGED
+    return ManifestLine(job_id=new.id, name=new.name, change=change, state=state, differs=differs)
 
 
-def _differences(old: bytes, new: bytes) -> list[str]:
-    if old == new:
-        return []
-    before, after = msgspec.json.decode(old), msgspec.json.decode(new)
-    return sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+def _differences(row: JobRecord, new: NewJob) -> list[str]:
+    """Its priority may have been changed by hand."""
+    differs = {"priority"} if row.terms.priority != new.terms.priority else set()
+    if row.spec != new.spec:
+        before, after = msgspec.json.decode(row.spec), msgspec.json.decode(new.spec)
+        differs |= {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    return sorted(differs)
 
 
 def _absent(fleet: Fleet, event: ManifestApplied) -> list[ManifestLine]:
@@ -96,11 +97,7 @@ def _apply(fleet: Fleet, event: ManifestApplied, lines: list[ManifestLine], now:
 
 
 def _change(fleet: Fleet, job: Job, new: NewJob, line: ManifestLine, now: float) -> None:
-    jobs.alter(fleet, job, new.request, new.terms)
-    job.kind = fleet.kinds.shared(new.kind)
-    fleet.touched.terms[job.id] = JobTerms(
-        id=job.id, name=new.name, spec=new.spec, request=new.request, terms=new.terms, sweep=new.sweep, kind=new.kind
-    )
+    jobs.make_like(fleet, job, new)
     changed = ", ".join(line.differs)
     fleet.announce(now, "job", job.id, state=job.state, user=job.user, reason=f"the manifest changed its {changed}")
 

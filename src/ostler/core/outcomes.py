@@ -5,6 +5,7 @@ all have. A service should not end at all: it rests a little and starts again.
 """
 
 from ostler.core import attempts
+from ostler.core.attempt import PREEMPTED_BY
 from ostler.core.effects import Effect
 from ostler.core.fleet import Fleet, Job, Task
 from ostler.core.learning.lessons import grown, outgrown
@@ -15,7 +16,6 @@ from ostler.domain.quantities import show_mib
 
 RESTART_FIRST_S = 1.0
 RESTART_MOST_S = 60.0
-PREEMPTED_BY = "preempted by "
 STEADY_S = 600.0
 """A service that ran this long has recovered: its next failure counts as the first."""
 

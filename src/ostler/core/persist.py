@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from ostler.core.attempt import PREEMPTED_BY
 from ostler.core.attempts import LOOK_AGAIN_S, forget_ended, remaining_s, set_state
 from ostler.core.claims import LEASE_S
 from ostler.core.dependencies import hold_again
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
 from ostler.core.holding import Holding
 from ostler.core.jobs import revive, revive_task
-from ostler.core.outcomes import PREEMPTED_BY
-from ostler.core.queueing.usage import HALF_LIFE_S
+from ostler.core.queueing.usage import HALF_LIFE_S, START_QUANTUM_S
 from ostler.core.timers import GRACE, LEASE, RUNTIME
 from ostler.core.touched import Touched
 from ostler.core.workers import add
@@ -219,7 +219,9 @@ def _hold_again(fleet: Fleet, row: AttemptRecord, now: float) -> None:
         why=row.why,
     )
     if row.started_at is not None:
-        attempt.started, attempt.started_at = now - max(0.0, fleet.wall(now) - row.started_at), row.started_at
+        ran_s = max(0.0, fleet.wall(now) - row.started_at)
+        attempt.started, attempt.started_at = now - ran_s, row.started_at
+        attempt.charged_s = max(START_QUANTUM_S, ran_s)  # nearly: who was charged when is not written down
     attempt.peak_memory_mib, attempt.peak_vram_mib = row.peak_memory_mib, row.peak_vram_mib
     attempt.counted = attempt.phase != "lapsed"
     _, preempted, by = row.stop_reason.partition(PREEMPTED_BY)
@@ -247,6 +249,7 @@ def _is_claimed(task: Task) -> bool:
 
 
 def _orphan_and_wait(fleet: Fleet, job: Job, now: float) -> None:
+    job.displaced = sum(task.is_displaced() for task in (job.tasks or {}).values())
     for task in (job.tasks or {}).values():
         if job.is_gang and task.holder is None and task.state in (states.RUNNING, states.ORPHANED):
             task.done = True  # it has succeeded; the others decide

@@ -36,6 +36,7 @@ def reconcile(
             effects += _still_waits(fleet, attempt, line.waits_for, now, registering)
         elif line.state not in ENDED_STATES:
             lessons.seen(fleet, attempt, line)
+            attempts.charge_meanwhile(fleet, attempt, now)
             effects += _still_there(fleet, attempt, now)
             if attempt.task is not None and attempt.is_current():
                 effects += checkpoints.brought(fleet, attempt.task, line.checkpoint, worker, now)

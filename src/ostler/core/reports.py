@@ -8,6 +8,7 @@ from ostler.core.effects import Acknowledge, CancelTask, Effect, KeepArtifact
 from ostler.core.events import ServiceReported, TaskAccepted, TaskEnded
 from ostler.core.fleet import Attempt, Fleet, Task, Worker
 from ostler.core.learning import lessons
+from ostler.core.queueing.usage import START_QUANTUM_S
 from ostler.domain import states
 
 SUCCESS = lessons.SUCCESS
@@ -107,7 +108,7 @@ def take_back(fleet: Fleet, attempt: Attempt, task: Task, now: float) -> None:
     task.losses = max(0, task.losses - 1) if attempt.accepted else task.losses
     attempt.phase = "running"
     if attempt.accepted:
-        attempt.started = now
+        attempt.started, attempt.charged_s = now, START_QUANTUM_S
         attempts.watch_budget(fleet, attempt, now)
     attempts.accept(fleet, attempt, now)
 

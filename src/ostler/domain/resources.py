@@ -58,9 +58,11 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def on(self, offer: "Offer") -> "Request":
         """What it needs on such a worker, where that depends on the worker."""
-        if not self.prefers_cuda or not offer.has_cuda:
+        if not self.prefers_cuda:
             return self
-        return msgspec.structs.replace(self, gpu_count=1)
+        if offer.has_cuda:
+            return msgspec.structs.replace(self, gpu_count=1)
+        return msgspec.structs.replace(self, vram_mib=0, gpu_milli=0) if self.shares_gpu else self
 
 
 class Device(msgspec.Struct, frozen=True):

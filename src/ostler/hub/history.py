@@ -1,6 +1,7 @@
 """What a step needs to know of what has left memory: read from the ledger and put into its event beforehand."""
 
 from collections.abc import Callable
+from functools import lru_cache
 
 import msgspec
 
@@ -9,16 +10,21 @@ from ostler.core.events import (
     Event,
     JobsSubmitted,
     ManifestApplied,
+    NewJob,
     PriorityRequested,
     PruneRequested,
     RequeueRequested,
     TaskEnded,
 )
+from ostler.core.manifest import ORIGIN
 from ostler.domain import states
-from ostler.domain.job import Training
-from ostler.domain.records import ArtifactRecord
+from ostler.domain.errors import BadInput
+from ostler.domain.job import JobSpec, Training
+from ostler.domain.records import ArtifactRecord, JobRecord
 from ostler.hub import old
+from ostler.hub.new_job import new_job
 from ostler.ledger.base import Ledger
+from ostler.manifest import read
 
 Read = Callable[[Ledger], None]
 PAGE = 1000
@@ -76,12 +82,30 @@ def _requeued(ledger: Ledger, event: RequeueRequested) -> None:
     """The job's row, and those of its tasks that have ended and may have left memory."""
     event.ended = ledger.jobs([event.job_id]).get(event.job_id)
     event.depends_on = _spec_of(event.ended.spec).depends_on if event.ended is not None else []
+    if event.ended is not None and event.ended.origin == ORIGIN:
+        event.anew = _in_the_manifest(ledger, event.ended)
     last, more = -1, True
     while more:
         page = ledger.tasks_of(event.job_id, after=last, limit=PAGE)
         event.ended_tasks += [task for task in page if task.state in states.TERMINAL]
         more = len(page) == PAGE
         last = page[-1].index if page else last
+
+
+def _in_the_manifest(ledger: Ledger, row: JobRecord) -> NewJob | None:
+    """What the manifest says of a job by now, if that is not what it ran with."""
+    applied = ledger.manifest()
+    spec = _specs(applied.text).get(row.id) if applied is not None else None
+    new = new_job(spec, origin=ORIGIN) if spec is not None else None
+    return new if new is not None and (new.spec, new.terms) != (row.spec, row.terms) else None
+
+
+@lru_cache(maxsize=1)
+def _specs(manifest: str) -> dict[str, JobSpec]:
+    try:
+        return {spec.id: spec for spec in read(manifest.encode(), "").specs}
+    except BadInput:  # it was good for the version that applied it
+        return {}
 
 
 def _claim_ended(ledger: Ledger, event: ClaimEnded) -> None:

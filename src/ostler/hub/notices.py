@@ -20,8 +20,8 @@ import aiohttp
 import msgspec
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from ostler.core.attempt import PREEMPTED_BY
 from ostler.core.events import Keep
-from ostler.core.outcomes import PREEMPTED_BY
 from ostler.domain import states
 from ostler.domain.errors import BadInput
 from ostler.domain.job import JobSpec

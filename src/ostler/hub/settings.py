@@ -211,7 +211,9 @@ def _scheduling(table: dict[str, Any]) -> Scheduling:
     weights = _table(table.get("weights", {}), "scheduling.weights")
     for name, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= MAX_WEIGHT:
-            raise _wrong(spell("scheduling", "weights", name), f"must be a number above 0 and no more than {MAX_WEIGHT:g}")
+            raise _wrong(
+                spell("scheduling", "weights", name), f"must be a number above 0 and no more than {MAX_WEIGHT:g}"
+            )
     given = table.get("hold_after", HOLD_AFTER_S)
     if isinstance(given, bool) or not isinstance(given, (str, int, float)):
         raise _wrong("scheduling.hold_after", f"must be a duration like '10m', or {NEVER!r}")

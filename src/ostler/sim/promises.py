@@ -3,7 +3,7 @@ room for it, is ended in time, and is tried as often as its terms say."""
 
 from typing import TYPE_CHECKING
 
-from ostler.core.outcomes import PREEMPTED_BY
+from ostler.core.attempt import PREEMPTED_BY
 from ostler.domain import states
 from ostler.domain.records import AttemptRecord, JobRecord, TaskRecord
 from ostler.sim.account import Violation

@@ -47,6 +47,8 @@ def change_table(answer: Document) -> RenderableType:
             parts.append(quiet(f"and {len(changed) - MOST_CHANGES} more"))
         parts.append(Text())
     parts.append(plain(_counts(answer)))
+    if later := sum(job["change"] == "unchanged" and bool(job["differs"]) for job in answer["jobs"]):
+        parts.append(quiet(f"{later} that have ended are otherwise by now: so they run if somebody requeues them"))
     if answer["absent"]:
         parts.append(quiet("absent ones are kept as they are until somebody cancels them: ostler cancel ID"))
     return Group(*parts)

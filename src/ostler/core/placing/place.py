@@ -62,8 +62,10 @@ def _place_heirs(fleet: Fleet, now: float) -> list[Effect]:
         job = fleet.jobs.get(job_id)
         if job is None or not job.waiting:
             unbind(fleet, job_id)
-        elif job.may_be_placed() and fleet.within_quota(job.user, job.shape.bit):
-            kept = unbind(fleet, job_id)
+        elif job.may_be_placed():
+            kept = [attempt for attempt in unbind(fleet, job_id) if fleet.workers[attempt.worker_id].is_open]
+            if not fleet.within_quota(job.user, job.shape.bit):
+                continue  # it may not have it now: others may
             kept_on = 0
             for attempt in kept:
                 kept_on |= fleet.index.bit_of(attempt.worker_id)

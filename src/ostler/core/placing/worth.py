@@ -82,7 +82,7 @@ def need_on(request: Request, kind: Kind) -> Need | None:
     gpus = request.gpu_count or int(request.prefers_cuda and kind.backend == "nvidia")
     if gpus:
         return Need(request.cores_milli, gpus, WHOLE) if gpus * kind.vram_mib >= request.vram_mib else None
-    if not request.shares_gpu or request.vram_mib > kind.vram_mib:
+    if request.prefers_cuda or not request.shares_gpu or request.vram_mib > kind.vram_mib:
         return None
     part = -(-WHOLE * request.vram_mib // kind.vram_mib) if kind.vram_mib else WHOLE
     return Need(request.cores_milli, 1, min(WHOLE - 1, max(1, part, request.gpu_milli)))

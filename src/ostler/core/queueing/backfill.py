@@ -21,7 +21,7 @@ from ostler.core.match import unmet_room
 from ostler.core.queueing.holds import AHEAD, BESIDE, IN_TIME, HeldMachine, Hold, Way, named_for
 from ostler.core.room import Room, pick_devices
 from ostler.core.timers import HOLDS
-from ostler.domain.resources import Request
+from ostler.domain.resources import Offer, Request
 
 if TYPE_CHECKING:
     from ostler.core.queueing.holds import Ends
@@ -62,7 +62,7 @@ def _keep_those_there_are(fleet: Fleet, now: float) -> None:
     for hold in list(holds.of.values()):
         if not _may_wait_for_room(fleet, hold.job):
             holds.release(hold.job.id, fleet.index)
-        elif hold.shape is not hold.job.shape or not all(map(_stands, hold.machines.values())):
+        elif hold.shape is not hold.job.shape or not _stands(fleet, hold):
             holds.release(hold.job.id, fleet.index)
             holds.look_at = now
 
@@ -75,8 +75,13 @@ def _may_wait_for_room(fleet: Fleet, job: Job) -> bool:
     return not cleared and bool(fleet.within_quota(job.user, job.shape.bit))
 
 
-def _stands(machine: HeldMachine) -> bool:
-    return machine.worker.is_open and machine.opens_at < math.inf
+def _stands(fleet: Fleet, hold: Hold) -> bool:
+    """Its owner can still start on every one of its machines."""
+    could_run = fleet.index.could_run
+    return all(
+        machine.worker.is_open and machine.opens_at < math.inf and could_run(name, hold.job.shape)
+        for name, machine in hold.machines.items()
+    )
 
 
 # Giving
@@ -124,9 +129,10 @@ def _hold_for_the_oldest(fleet: Fleet, priority: int, now: float) -> bool:
     if priority in holds.oldest_again_at:
         return True
     for job in fleet.queue.longest_here(priority, _nowhere(fleet), IN_LINE_LOOKED_AT):
-        if job.id in holds.of or job.queued + OLD_AFTER * fleet.policy.hold_after_s > now:
+        if job.id in holds.of:
             return True
-        if job.shape in holds.nowhere or not _may_wait_for_room(fleet, job):
+        is_old = job.queued + OLD_AFTER * fleet.policy.hold_after_s <= now  # it came early, and may have begun anew
+        if not is_old or job.shape in holds.nowhere or not _may_wait_for_room(fleet, job):
             continue
         found = _machines(fleet, job, now)
         if found is None:
@@ -144,12 +150,13 @@ def _hold_for_the_next(fleet: Fleet, priority: int, now: float) -> None:
     spoken_for: set[str] = set()
     seen = 0
     for job in islice(fleet.queue.in_line(priority, _nowhere(fleet)), IN_LINE_LOOKED_AT):
-        if len(fleet.holds.of) >= HOLDS_AT_MOST or job.queued + fleet.policy.hold_after_s > now:
+        if len(fleet.holds.of) >= HOLDS_AT_MOST:
             return
         if seen & job.shape.bit or job.shape in fleet.holds.nowhere or not _may_wait_for_room(fleet, job):
             continue
         able = {worker.id for worker in _able(fleet, job)}
-        if job.id not in fleet.holds.of and not able & spoken_for:
+        is_due = job.queued + fleet.policy.hold_after_s <= now
+        if is_due and job.id not in fleet.holds.of and not able & spoken_for:
             found = _machines(fleet, job, now)
             if found is None:
                 _starts_nowhere(fleet, job, now)
@@ -191,9 +198,19 @@ def _machines(fleet: Fleet, job: Job, now: float) -> list[HeldMachine] | None:
 
 
 def _able(fleet: Fleet, job: Job) -> list[Worker]:
-    """The workers from which nothing but room keeps it."""
+    """The workers from which nothing but room keeps it, and that are as large as it needs."""
     could_run, shape = fleet.index.could_run, job.shape
-    return [worker for worker in fleet.workers.values() if worker.is_open and could_run(worker.id, shape)]
+    return [
+        worker
+        for worker in fleet.workers.values()
+        if worker.is_open and _is_large_enough(worker.offer, shape.request) and could_run(worker.id, shape)
+    ]
+
+
+def _is_large_enough(offer: Offer, request: Request) -> bool:
+    """By what is quickly seen."""
+    has_gpus = len(offer.devices) >= request.gpu_count
+    return has_gpus and offer.cores_milli >= request.cores_milli and offer.memory_mib >= request.memory_mib
 
 
 def _is_held_from(fleet: Fleet, job: Job, worker: Worker) -> bool:

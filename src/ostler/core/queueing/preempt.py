@@ -13,7 +13,7 @@ from ostler.core.holding import Holding, holding
 from ostler.core.index import bits
 from ostler.core.match import unmet_health, unmet_room, unmet_static
 from ostler.core.queueing.backfill import ways_in
-from ostler.core.queueing.bound import bind
+from ostler.core.queueing.bound import bind, rebind, unbind
 from ostler.core.queueing.cheapest import EXACT_UP_TO, cheapest_set
 from ostler.core.queueing.holds import keeps_out
 from ostler.core.queueing.usage import weight
@@ -39,17 +39,17 @@ def make_room(fleet: Fleet, now: float) -> list[Effect]:
     effects: list[Effect] = []
     uncleared = fleet.index.uncleared
     for job in fleet.queue.urgent(min(fleet.yielding), uncleared, HEADS_LOOKED_AT):
-        if job.terms.model or job.id in fleet.room_makers or job.id in fleet.bound:
+        if job.terms.model or job.id in fleet.room_makers or not _would_be_within_quota(fleet, job):
             continue
-        if not fleet.within_quota(job.user, job.shape.bit):
-            continue
+        kept = unbind(fleet, job.id)  # what it has already it need not clear
         free = _where_it_has_room(fleet, job, now)
-        if len(free) >= job.shape.request.nodes:
-            continue  # it is placed in the next pass
-        victims = cheapest_victims(fleet, job, free, now)
+        is_enough = len(free) >= job.shape.request.nodes  # then it is placed in the next pass
+        victims = cheapest_victims(fleet, job, free, now) if not is_enough else []
         if victims:
             _keep_what_is_free(fleet, job, victims, free, now)
         else:
+            rebind(fleet, job.id, kept)
+        if not victims and not is_enough:
             uncleared[job.terms.priority] = uncleared.get(job.terms.priority, 0) | job.shape.bit
         for victim in victims:
             if victim.task is not None and victim.is_current():
@@ -60,6 +60,15 @@ def make_room(fleet: Fleet, now: float) -> list[Effect]:
                     else outcomes.preempted(fleet, victim.task, job, now)
                 )
     return effects
+
+
+def _would_be_within_quota(fleet: Fleet, job: Job) -> bool:
+    """Also when those of its user have started for whom room is made or kept."""
+    if not fleet.quotas.limit_what_runs:
+        return True
+    coming = [fleet.jobs.get(name) for name in fleet.room_makers.keys() | fleet.bound.keys() if name != job.id]
+    own = [other.shape for other in coming if other is not None and other.user == job.user]
+    return bool(fleet.within_quota(job.user, job.shape.bit, own))
 
 
 def _look_again(fleet: Fleet) -> None:

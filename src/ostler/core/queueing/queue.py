@@ -1,4 +1,5 @@
-"""The order of the queue: priority, then tier, then who has used least lately, then arrival.
+"""The order of the queue: priority, then tier, then whose room was another's, then who has used least lately, then
+arrival.
 
 Jobs that wait stand in lanes, one for each (band, user, shape), linked through themselves: joining, leaving and
 finding the first take the same time however many wait. An array stands there as one job.
@@ -22,7 +23,7 @@ from ostler.domain.job import TIER_RANK
 if TYPE_CHECKING:
     from ostler.core.fleet import Job
 
-BandKey = tuple[int, int]
+BandKey = tuple[int, int, bool]
 Rung = tuple[float, str]
 GUESTS_LOOKED_AT = 64
 """Jobs of which it is asked, for one decision, whether they may have room that is held for another."""
@@ -137,7 +138,7 @@ class UserLanes:
 
 
 class Band:
-    """All that waits with one priority and one rank of tier."""
+    """All that waits with one priority and one rank of tier; apart from it, what was displaced there."""
 
     __slots__ = ("key", "ladder", "lanes_of", "rebased", "shapes", "users")
 
@@ -358,7 +359,7 @@ class Queue:
 
 
 def band_key(job: "Job") -> BandKey:
-    return (-job.terms.priority, TIER_RANK[job.terms.tier])
+    return (-job.terms.priority, TIER_RANK[job.terms.tier], not job.displaced)
 
 
 def _first_guest(user: UserLanes, shapes: int, may_pass: "Callable[[Job], bool]", left: list[int]) -> "Job | None":

@@ -16,7 +16,9 @@ HALF_LIFE_S = 6 * 3600.0
 CPU_WEIGHT = 0.02
 """A core-second beside a GPU-second: small, never zero, or CPU users would never be told apart."""
 START_QUANTUM_S = 60.0
-"""Charged when a task starts, so that one pass over free room is shared out too; the rest follows at its end."""
+"""Charged when a task starts, so that one pass over free room is shared out too; the rest follows while it runs and at
+its end."""
+CHARGED_EVERY_S = 300.0
 _REBASE_AT = 500.0
 
 

@@ -12,7 +12,6 @@ from starlette.responses import Response
 
 from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, PriorityRequested, RequeueRequested
 from ostler.core.fleet import Fleet
-from ostler.core.learning.kinds import kind_of
 from ostler.domain import states
 from ostler.domain.errors import BadInput, Hidden, NotAllowed, NotFound, Unreadable
 from ostler.domain.job import MANIFEST_USER, MAX_RUNTIME_HOURS, MAX_SPEC_BYTES, JobSpec, decode_spec
@@ -27,6 +26,7 @@ from ostler.hub.documents import ended_task_document, feed_document, job_documen
 from ostler.hub.feed import Feed
 from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
+from ostler.hub.new_job import new_job
 from ostler.ledger.base import JobView, Ledger
 from ostler.store.base import Shelf
 from ostler.store.streaming import STORE, in_thread
@@ -38,7 +38,6 @@ MAX_WAIT_S = 60.0
 MAX_RESULTS = 1000
 MAX_RESULTS_BYTES = 4 * 1024 * 1024
 """Of values in one answer, which is made in memory while the loop waits. Whatever is larger is fetched by itself."""
-_encode = msgspec.json.Encoder(order="deterministic").encode
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -418,25 +417,6 @@ def _submitted(spec: JobSpec, caller: Caller) -> NewJob:
     spec.id = spec.id or new_job_id()
     spec.user_id = spec.user_id or caller.user
     return new_job(spec, chosen=chosen)
-
-
-def new_job(spec: JobSpec, *, chosen: bool = True, origin: str = "") -> NewJob:
-    """What the core is told of a spec that has its id and its user."""
-    return NewJob(
-        id=spec.id,
-        user=spec.user_id,
-        name=spec.name,
-        spec=_encode(spec),
-        request=spec.request(),
-        terms=spec.terms(),
-        size=spec.size(),
-        depends_on=spec.depends_on,
-        snapshot=spec.snapshot_id,
-        origin=origin,
-        sweep=spec.training.sweep if spec.training and origin else "",
-        kind=kind_of(spec),
-        chosen=chosen,
-    )
 
 
 def _notes(spec: JobSpec) -> list[str]:

@@ -17,9 +17,9 @@ from ostler.core.manifest import CHANGES, ORIGIN
 from ostler.domain.errors import BadInput, Conflict, NoSpace, NotFound, QuotaExceeded
 from ostler.domain.records import ManifestRecord
 from ostler.domain.states import STATUS
-from ostler.hub.api.jobs import new_job
 from ostler.hub.api.routes import caller_of, json_response, read_body
 from ostler.hub.loop import Loop
+from ostler.hub.new_job import new_job
 from ostler.manifest import Manifest, read
 from ostler.manifest.read import MAX_BYTES
 

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from ostler.core.effects import Beaten, Claimed, NothingToClaim, Reply
 from ostler.core.events import ClaimBeat, ClaimEnded, ClaimRequested, Event, TaskEnded
+from ostler.core.reports import SUCCESS
 from ostler.domain.errors import BadInput, Conflict, NotAllowed, NotFound
 from ostler.domain.job import Training
 from ostler.domain.states import STATUS
@@ -103,6 +104,8 @@ class Failure(Taken):
     attempt: str | None = None
     returned: bool = False
     """The machine hands it back unharmed, because it is leaving: no fault of the job's, and nothing is spent."""
+    fault: Literal["", "worker"] = ""
+    """Handed back by a fault of its own: that is a loss, and a machine with many is left alone for a while."""
     lacked: Literal["", "vram", "memory"] = ""
     """What it ran out of and died."""
 
@@ -151,7 +154,10 @@ class PullApi:
         return "".join(char if char.isprintable() and char.isascii() else "?" for char in told[:MAX_REASON])
 
     async def _document(self, claimed: Claimed) -> dict[str, Any]:
-        specs = await self._loop.read(lambda ledger: ledger.specs([claimed.job_id]))
+        specs, attempts = await self._loop.read(
+            lambda ledger: (ledger.specs([claimed.job_id]), ledger.attempts_of(claimed.task_id))
+        )
+        succeeded = [attempt.attempt for attempt in attempts if attempt.state in SUCCESS]
         spec = _spec_of(specs[claimed.job_id])
         training = spec.training or Training()
         env = dict(spec.env)
@@ -174,6 +180,7 @@ class PullApi:
             "env": env,
             "devices": claimed.devices,
             "attempt": claimed.attempt,
+            "after": succeeded[-1] if succeeded else "",
             "lease_s": claimed.lease_s,
         }
 
@@ -235,7 +242,7 @@ class PullApi:
             task_id=request.path_params["id"],
             attempt=said.attempt or "",
             state="returned" if said.returned else "failed",
-            fault="drain" if said.returned else "",
+            fault=(said.fault or "drain") if said.returned else "",
             exit_code=said.exit_code,
             error=said.error[:MAX_REASON],
             run_s=said.run_s,

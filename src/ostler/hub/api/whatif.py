@@ -20,7 +20,7 @@ from ostler.domain.errors import BadInput, NotAllowed, NotFound
 from ostler.domain.job import MAX_SPEC_BYTES, JobSpec, decode_spec
 from ostler.domain.worker import Capabilities, Slots
 from ostler.hub.access import Caller
-from ostler.hub.api.jobs import JobsApi, new_job
+from ostler.hub.api.jobs import JobsApi
 from ostler.hub.api.routes import caller_of, decode_body, json_response, read_body
 from ostler.hub.api.templates import Templates
 from ostler.hub.documents import Document, timestamp
@@ -28,6 +28,7 @@ from ostler.hub.expected import document, in_words
 from ostler.hub.foresight import WITHIN_S, Forecast, Foresight
 from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
+from ostler.hub.new_job import new_job
 
 MOST_OTHERS = 20
 _text = msgspec.json.Decoder(str).decode

@@ -19,11 +19,11 @@ from ostler.domain.records import Changes, TaskRecord
 from ostler.gateway.control import Way
 from ostler.gateway.core import effects, events
 from ostler.gateway.settings import DIGEST, MODEL, GatewaySettings
-from ostler.hub.api.jobs import new_job
 from ostler.hub.gateway.instances import FOUND, LOADING, READY, SHUT, STOPPING, Instance, Instances
 from ostler.hub.gateway.memory import Memory
 from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
+from ostler.hub.new_job import new_job
 
 _log = logging.getLogger("ostler.gateway")
 LOOPBACK = ("127.0.0.1", "::1", "localhost", "")
