@@ -1,24 +1,32 @@
 // Times, sizes and names as people read them.
 
+import { nowFor } from "./time";
+
 export function duration(seconds: number): string {
-  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
-  if (seconds < 60) return `${seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)} s`;
-  const minutes = Math.floor(seconds / 60);
-  if (minutes < 60) return `${minutes} min ${Math.round(seconds % 60)} s`;
+  const milliseconds = Math.round(seconds * 1000);
+  if (milliseconds < 1000) return `${milliseconds} ms`;
+  const tenths = Math.round(seconds * 10);
+  if (tenths < 100) return `${(tenths / 10).toFixed(1)} s`;
+  const whole = Math.round(seconds);
+  if (whole < 60) return `${whole} s`;
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 60) return `${minutes} min ${whole % 60} s`;
   const hours = Math.floor(minutes / 60);
   return hours < 48 ? `${hours} h ${minutes % 60} min` : `${Math.floor(hours / 24)} d ${hours % 24} h`;
 }
 
-export function ago(at: string | null | undefined, now = Date.now()): string {
+export function ago(at: string | null | undefined): string {
   if (!at) return "never";
-  const seconds = (now - Date.parse(at)) / 1000;
+  const then = Date.parse(at);
+  const seconds = (nowFor(then) - then) / 1000;
   if (seconds < 2) return "now";
   return `${seconds < 60 ? `${Math.floor(seconds)} s` : duration(seconds)} ago`;
 }
 
 export function between(from: string | null | undefined, to: string | null | undefined): string {
   if (!from) return "";
-  return duration(Math.max(0, (to ? Date.parse(to) : Date.now()) - Date.parse(from)) / 1000);
+  const began = Date.parse(from);
+  return duration(Math.max(0, (to ? Date.parse(to) : nowFor(began)) - began) / 1000);
 }
 
 export function clock(at: string | null | undefined): string {

@@ -29,7 +29,25 @@ function take(event: MessageEvent<string>): void {
   if (gathered.length === 1) setTimeout(deliver, BATCH_MS);
 }
 
+/** While the page is looked at: over all tabs together, a browser has no more than six connections to a hub. */
 export function follow(): () => void {
+  const seen = () => (document.hidden ? leave() : listen());
+  document.addEventListener("visibilitychange", seen);
+  seen();
+  return () => {
+    document.removeEventListener("visibilitychange", seen);
+    leave();
+  };
+}
+
+function leave(): void {
+  source?.close();
+  source = null;
+  connected.value = false;
+}
+
+function listen(): void {
+  if (source) return;
   const opened = new EventSource("/v1/events");
   source = opened;
   for (const kind of ["job", "task", "worker", "model", "manifest"]) opened.addEventListener(kind, take);
@@ -43,18 +61,15 @@ export function follow(): () => void {
     // A browser gives up for good when it is refused: because the session is over, or the hub starts again.
     if (opened.readyState === EventSource.CLOSED) setTimeout(() => void tryAgain(opened), AFTER_FAILURE_MS);
   };
-  return () => {
-    source?.close(); // by now it may be a later one: whoever was cut off has followed again
-    source = null;
-    connected.value = false;
-  };
 }
 
 async function tryAgain(gone: EventSource): Promise<void> {
   if (source !== gone) return;
   try {
     await recall();
-    if (session.value) follow();
+    if (source !== gone) return;
+    leave();
+    if (session.value) listen();
   } catch {
     setTimeout(() => void tryAgain(gone), AFTER_FAILURE_MS);
   }

@@ -1,14 +1,17 @@
-// Lists that are longer than a page: the first page is live, the others are as they were when they were asked for.
+// Lists that are longer than a page: the first page is live, the others are as they were when they were asked for, or
+// when the hub was heard again after a silence.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ask, part, Problem } from "./api";
-import { useResource } from "./live";
+import { useLines, useResource } from "./live";
 import type { FeedLine } from "./shapes";
 
 type Page = { next: string | null };
 
 interface Paged<T> {
   items: T[] | undefined;
+  /** Those on the page that is live. */
+  first: T[] | undefined;
   problem: Problem | null;
   more: boolean;
   busy: boolean;
@@ -40,7 +43,8 @@ export function usePaged<P extends Page, T>(
     before.current = now;
     setOlder((known) => behind(was, now, known, idOf));
   }, [first.data]);
-  const from = older.length ? cursor : (first.data?.next ?? null);
+  const begin = first.data?.next ?? null;
+  const from = older.length ? cursor : begin;
 
   async function load() {
     setBusy(true);
@@ -57,8 +61,26 @@ export function usePaged<P extends Page, T>(
     }
   }
 
+  async function renew() {
+    const found = new Map<string | number, T>();
+    try {
+      for (let next = begin; next !== null && found.size < older.length; ) {
+        const page: P = await ask<P>(`${path}&cursor=${part(next)}`);
+        for (const item of itemsOf(page)) found.set(idOf(item), item);
+        next = page.next;
+      }
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      return; // as they were; the first page says what is wrong
+    }
+    setOlder((known) => known.map((item) => found.get(idOf(item)) ?? item));
+  }
+  useLines((lines) => {
+    if (lines.length === 0 && older.length > 0) void renew();
+  });
+
   const items = useMemo(() => first.data && once([...itemsOf(first.data), ...older], idOf), [first.data, older]);
-  return { items, problem: first.problem ?? problem, more: from !== null, busy, load };
+  return { items, first: first.data && itemsOf(first.data), problem: first.problem ?? problem, more: from !== null, busy, load };
 }
 
 /** What stands behind the first page as it is now: what newer ones have moved off its end is on none that was asked for,

@@ -111,6 +111,16 @@ def test_an_array_lists_its_tasks_and_each_has_its_page(visit: Visit, yard: Yard
     expect(tasks.get_by_role("row")).to_have_count(4)
     tasks.get_by_role("link", name=f"{job}.1").click()
     expect(page.get_by_role("region", name="Attempts")).to_contain_text("box")
+    happened = page.get_by_role("region", name="What happened").get_by_role("row")
+    expect(happened.filter(has_text="succeeded")).to_have_count(1)
+    expect(happened.filter(has_not_text=f"{job}.1")).to_have_count(0)
+
+
+def test_a_reason_of_one_long_word_stays_on_the_screen(visit: Visit, yard: Yard) -> None:
+    page = visit(f"#/job/{yard.submit('--', '/no/such/' + 'p' * 400)}", width=390)
+    expect(page.locator(".note")).to_contain_text("pppp")
+    expect(page.get_by_role("region", name="Attempts")).to_contain_text("pppp")
+    assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
 def test_what_a_job_leaves_is_drawn_listed_and_fetched(visit: Visit, yard: Yard) -> None:

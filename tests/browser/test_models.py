@@ -13,14 +13,24 @@ expect.set_options(timeout=PATIENCE_MS)
 def test_a_model_is_loaded_and_unloaded_from_its_page(visit: Visit) -> None:
     page = visit("#/models")
     row = page.get_by_role("region", name="Models").get_by_role("row").filter(has_text="mare")
+    talk = page.get_by_label("Model", exact=True)
+    expect(talk).to_have_value("pony")
     row.get_by_role("button", name="Load").click()
     page.get_by_role("dialog").get_by_role("button", name="Load").click()
     expect(row).to_contain_text("ready")
+    expect(talk).to_have_value("pony")
     expect(row.get_by_role("link", name="box")).to_be_visible()
     row.get_by_role("button", name="Unload").click()
     page.get_by_role("dialog").get_by_role("button", name="Unload").click()
     expect(row).to_contain_text("stopped")
     expect(row).to_contain_text(re.compile(r"[1-9]\d* / [1-9]\d*"))
+
+
+def test_a_model_that_cannot_be_pinned_says_why(visit: Visit) -> None:
+    page = visit("#/models")
+    page.route("**/v1/models/*/pin", lambda route: route.fulfill(status=422, json={"detail": "there is no room"}))
+    page.get_by_role("button", name="Pin").first.click()
+    expect(page.get_by_role("alert")).to_have_text("there is no room")
 
 
 def test_a_model_answers_word_by_word_and_is_stopped(visit: Visit) -> None:

@@ -63,7 +63,7 @@ def test_jobs_are_listed_live_and_a_filter_is_part_of_the_address(visit: Visit, 
 
 
 def test_a_log_is_followed_in_colour_and_searched(visit: Visit, yard: Yard) -> None:
-    script = r"printf '\033[32mgreen\033[0m plain\n'; i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); sleep 0.1; done"
+    script = r"printf '\033[32mgreen\033[0m plain\n10 %%\r20 %%\r30 %%'; i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); sleep 0.1; done"
     job = yard.submit("--", "sh", "-c", script)
     page = visit(f"#/job/{job}")
     log = page.get_by_label("Log", exact=True)

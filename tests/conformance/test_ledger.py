@@ -361,6 +361,24 @@ def test_the_feed_comes_oldest_first_after_a_seq_and_of_one_subject(ledger: Ledg
     assert seqs(0, "nobody") == seqs(9) == seqs(0, limit=0) == []
 
 
+def test_the_feed_has_the_newest_lines_and_those_of_one_task(ledger: Ledger) -> None:
+    told = [(1, "a.1"), (2, "a.10"), (3, "a.1"), (4, "a.1"), (5, 'b","task":"a.1')]
+    lines = [line(seq, "a", task=task, reason='{"task":"a.1"}') for seq, task in told]
+    ledger.commit(Changes(feed=[*lines, line(6, "b", task="a.1"), line(7, "a"), line(8, "a", task=None)]))
+
+    def seqs(**asked: Any) -> list[int]:
+        return [each.seq for each in ledger.feed(**asked)]
+
+    assert seqs(after=0, newest=True, limit=3) == [6, 7, 8]
+    assert seqs(after=7, newest=True, limit=3) == [8]
+    assert seqs(after=0, subject="a", newest=True, limit=3) == [5, 7, 8]
+    assert seqs(after=0, subject="a", task="a.1") == [1, 3, 4]
+    assert seqs(after=1, subject="a", task="a.1", limit=1) == [3]
+    assert seqs(after=0, subject="a", task="a.1", newest=True, limit=2) == [3, 4]
+    assert seqs(after=0, subject="a", task='b","task":"a.1') == [5]
+    assert seqs(after=0, subject="a", task="a") == seqs(after=0, subject="a", newest=True, limit=0) == []
+
+
 def test_the_body_of_a_feed_line_keeps_text_numbers_and_nothing_apart(ledger: Ledger) -> None:
     written = line(1, text="ü\n\0", whole=2**62, half=0.5, one=1.0, negative=-7, none=None, empty="")
     ledger.commit(Changes(feed=[written]))

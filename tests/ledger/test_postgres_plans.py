@@ -70,6 +70,7 @@ def long() -> Iterator[PostgresLedger]:
         ("newest_named", {"name": "n"}, "jobs_by_name"),
         ("feed", {"after": 1}, "feed_pkey"),
         ("feed", {"after": 1, "subject": "s"}, "feed_by_subject"),
+        ("feed", {"after": 1, "subject": "s", "task": "s.1", "newest": True}, "feed_by_subject"),
         ("list_jobs", {}, "jobs_pkey"),
         ("list_jobs", {"states": ["failed", "running"]}, "jobs_by_state"),
         ("list_jobs", {"user": "ada"}, "jobs_by_user"),

@@ -52,6 +52,17 @@ async def test_the_states_of_an_arrays_tasks_are_counted(api: Api, worker: Worke
     assert (found["state"], found["counts"]) == ("failed", {"succeeded": 3, "failed": 1})
 
 
+async def test_the_events_of_a_task_are_its_own(api: Api, worker: Worker) -> None:
+    job = await api.submit(array=2)
+    for task in await worker.take_all(f"{job}.0", f"{job}.1"):
+        await worker.end(task)
+    found = (await api.get(f"/v1/jobs/{job}.1/events"))["events"]
+    assert [(event["task"], event["state"]) for event in found] == [
+        (f"{job}.1", state) for state in ("assigned", "running", "succeeded")
+    ]
+    assert len((await api.get(f"/v1/jobs/{job}/events"))["events"]) > 2 * len(found)
+
+
 async def test_an_array_succeeds_if_all_its_tasks_do(api: Api, worker: Worker) -> None:
     job = await api.submit(array=2)
     for task in await worker.take_all(f"{job}.0", f"{job}.1"):

@@ -9,6 +9,8 @@ from tests.protocol.api import Api
 from tests.protocol.hub import RunningHub
 from tests.protocol.test_permissions import calls
 
+from ostler.hub.api import jobs
+
 JOB_FIELDS = {
     "id",
     "name",
@@ -136,6 +138,33 @@ async def test_a_jobs_events_are_its_own(hub: RunningHub, api: Api) -> None:
     assert {event["subject"] for event in events} == {task.task_id}
     assert [event["state"] for event in events] == ["pending", "assigned", "running", "succeeded"]
     assert [event["seq"] for event in events] == sorted(event["seq"] for event in events)
+
+
+async def test_the_newest_of_a_jobs_events_are_listed_and_older_ones_said_to_be_left_out(
+    hub: RunningHub, api: Api
+) -> None:
+    worker = await hub.worker()
+    task = await worker.take(await api.submit())
+    await worker.end(task)
+    path = f"/v1/jobs/{task.task_id}/events"
+    every = await api.get(path)
+    assert (every["next"], every["older"]) == (None, False)
+    last = await api.get(f"{path}?newest=2")
+    assert (last["events"], last["next"], last["older"]) == (every["events"][-2:], None, True)
+    assert await api.get(f"{path}?newest=4") == every
+    (await api.call("GET", f"{path}?newest=0")).problem(422)
+
+
+async def test_a_long_history_is_read_a_page_at_a_time(
+    hub: RunningHub, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "MAX_EVENTS", 3)
+    task = await (await hub.worker()).take(await api.submit())
+    await hub.workers[0].end(task)
+    path = f"/v1/jobs/{task.task_id}/events"
+    first = await api.get(path)
+    second = await api.get(f"{path}?after={first['next']}")
+    assert [len(first["events"]), len(second["events"]), second["next"]] == [3, 1, None]
 
 
 # Lists

@@ -3,6 +3,7 @@
 import { part } from "../api";
 import { clock } from "../format";
 import { usePaged } from "../paging";
+import { DraftInput } from "../parts/draft";
 import { Empty, Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
 import { go, link, place } from "../router";
@@ -39,13 +40,13 @@ export function Audit() {
         <h1>Audit</h1>
         <div class="filters">
           {(["actor", "object"] as const).map((key) => (
-            <input
+            <DraftInput
               key={key}
               type="search"
-              aria-label={key}
+              label={key}
               placeholder={key}
               value={filters[key]}
-              onChange={(event) => set(key, event.currentTarget.value)}
+              commit={(text) => set(key, text)}
             />
           ))}
         </div>

@@ -2,13 +2,14 @@
 
 import type { Signal } from "@preact/signals";
 import { useMemo, useRef, useState } from "preact/hooks";
-import { ago, count, gigabytes } from "../format";
+import { count, gigabytes } from "../format";
 import { useResource } from "../live";
 import { Bar, Meter, type Piece } from "../parts/bar";
 import { useNear } from "../parts/near";
 import { Empty, Loading, Trouble } from "../parts/notes";
 import { Overview } from "../parts/overview";
 import { State } from "../parts/state";
+import { Ago } from "../parts/when";
 import { link } from "../router";
 import type { Device, Status, Worker } from "../shapes";
 import { useMachines } from "./machines";
@@ -130,7 +131,7 @@ function Machine({ id, of }: { id: string; of: Signal<Worker> }) {
           <Meter name="cores" held={machine.cpu_count - machine.free.cores} total={machine.cpu_count} unit="" />
           <Meter name="memory" held={machine.memory_gb - machine.free.memory_gb} total={machine.memory_gb} unit="GiB" />
           <div class="dim">
-            {machine.active_jobs ? count(machine.active_jobs, "task") : "idle"} · heard {ago(machine.last_contact)}
+            {machine.active_jobs ? count(machine.active_jobs, "task") : "idle"} · heard <Ago at={machine.last_contact} />
           </div>
         </>
       )}

@@ -1,7 +1,7 @@
 // One job: where it stands and why, what was tried, what it prints, and what may be done about it.
 
 import { ask, part } from "../api";
-import { ago, between, clock, commandOf, count } from "../format";
+import { clock, commandOf, count } from "../format";
 import { useResource } from "../live";
 import { Artifacts } from "../parts/artifacts";
 import { ConfirmButton } from "../parts/confirm";
@@ -10,16 +10,19 @@ import { Empty, Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
 import { State } from "../parts/state";
 import { Tasks } from "../parts/tasks";
+import { Ago, Took } from "../parts/when";
 import { link, place } from "../router";
 import { mayAct } from "../session";
 import { CurvesCards } from "./curves";
 import { LIVE, type Attempt, type FeedLine, type Job, type Why } from "../shapes";
 
+const NEWEST = 200;
+
 export function JobPage() {
   const id = place.value.id;
   const path = `/v1/jobs/${part(id)}`;
   const jobId = id.split(".", 1)[0];
-  const concerns = (line: FeedLine) => line.subject === jobId;
+  const concerns = (line: FeedLine) => line.subject === jobId && (id === jobId || !line.task || line.task === id);
   const { data: job, problem, refresh } = useResource<Job>(path, { concerns });
   if (!job) {
     if (problem?.status === 404) {
@@ -88,9 +91,14 @@ function Facts({ job }: { job: Job }) {
     ["command", commandOf(job.spec) ? <code>{commandOf(job.spec)}</code> : null],
     ["user", job.user_id],
     ["machine", job.worker && <a href={link("machine", job.worker)}>{job.worker}</a>],
-    ["submitted", `${clock(job.submitted_at)} (${ago(job.submitted_at)})`],
+    [
+      "submitted",
+      <>
+        {clock(job.submitted_at)} (<Ago at={job.submitted_at} />)
+      </>,
+    ],
     ["started", job.started_at && clock(job.started_at)],
-    ["took", between(job.started_at, job.finished_at)],
+    ["took", job.started_at && <Took from={job.started_at} to={job.finished_at} />],
     ["exit code", job.exit_code === null ? null : String(job.exit_code)],
     ...Object.entries(job.metrics ?? {}).map(([name, value]): [string, string] => [name, String(value)]),
   ];
@@ -192,9 +200,11 @@ function Attempts({ attempts }: { attempts: Attempt[] }) {
                 <State of={attempt.state} />
               </td>
               <td>{clock(attempt.started_at)}</td>
-              <td>{between(attempt.started_at, attempt.finished_at)}</td>
+              <td>
+                <Took from={attempt.started_at} to={attempt.finished_at} />
+              </td>
               <td class="wide">{attempt.peak_memory_mib ? `${attempt.peak_memory_mib} MiB` : ""}</td>
-              <td>{attempt.reason}</td>
+              <td class="reason">{attempt.reason}</td>
             </tr>
           ))}
         </tbody>
@@ -204,11 +214,12 @@ function Attempts({ attempts }: { attempts: Attempt[] }) {
 }
 
 function History({ path, concerns }: { path: string; concerns: (line: FeedLine) => boolean }) {
-  const { data, problem } = useResource<{ events: FeedLine[] }>(path, { concerns });
+  const { data, problem } = useResource<{ events: FeedLine[]; older: boolean }>(`${path}?newest=${NEWEST}`, { concerns });
   return (
     <Scroll label="What happened">
       <h2>What happened</h2>
       <Trouble problem={problem} />
+      {data?.older && <p class="dim">The last {NEWEST}; older ones are left out here.</p>}
       <table>
         <tbody>
           {data?.events.map((line) => (
@@ -216,7 +227,7 @@ function History({ path, concerns }: { path: string; concerns: (line: FeedLine) 
               <td class="dim">{clock(line.at)}</td>
               <td>{line.state && <State of={line.state} />}</td>
               <td>{line.task ?? line.worker}</td>
-              <td>{line.reason}</td>
+              <td class="reason">{line.reason}</td>
             </tr>
           ))}
         </tbody>

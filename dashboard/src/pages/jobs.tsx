@@ -2,15 +2,17 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { part } from "../api";
-import { ago, between, commandOf } from "../format";
+import { commandOf } from "../format";
 import { useLines } from "../live";
 import { usePaged } from "../paging";
+import { DraftInput } from "../parts/draft";
 import { Empty, Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
 import { State } from "../parts/state";
+import { Ago, Took } from "../parts/when";
 import { go, link, place } from "../router";
 import { mayAct } from "../session";
-import type { FeedLine, Job, JobState } from "../shapes";
+import { LIVE, type FeedLine, type Job, type JobState } from "../shapes";
 
 const STATES: JobState[] = [
   "pending",
@@ -38,13 +40,23 @@ export function Jobs() {
     .map(([key, value]) => `&${key}=${part(value)}`)
     .join("");
   const path = `/v1/jobs?limit=${PAGE}${asked}`;
-  const { items: listed, problem, more, busy, load } = usePaged(path, (page: Listing) => page.jobs, (job) => job.id, {
+  const { items: listed, first, problem, more, busy, load } = usePaged(path, (page: Listing) => page.jobs, (job) => job.id, {
     concerns: (line) => line.kind === "job",
     leastMs: LEAST_MS,
   });
   const [told, setTold] = useState(new Map<string, FeedLine>());
-  useEffect(() => setTold(new Map()), [listed]);
+  const forget = (isKept: (id: string) => boolean) => setTold((known) => new Map([...known].filter(([id]) => isKept(id))));
+  // The first page knows the news once it was asked for again; what stands behind it is not asked for again.
+  useEffect(() => {
+    const fresh = new Set(first?.map((job) => job.id));
+    forget((id) => !fresh.has(id));
+  }, [first]);
+  useEffect(() => {
+    const here = new Set(listed?.map((job) => job.id));
+    forget((id) => here.has(id));
+  }, [listed]);
   useLines((lines) => {
+    if (lines.length === 0) forget(() => false); // all is asked for again
     const here = new Set(listed?.map((job) => job.id));
     const news = lines.filter((line) => line.kind === "job" && here.has(line.subject));
     if (news.length) setTold((known) => new Map([...known, ...news.map((line): [string, FeedLine] => [line.subject, line])]));
@@ -62,19 +74,14 @@ export function Jobs() {
               <option key={state}>{state}</option>
             ))}
           </select>
-          <input
+          <DraftInput
             type="search"
-            aria-label="Name"
+            label="Name"
             placeholder="name  ( / )"
             value={filters.name}
-            onChange={(event) => set("name", event.currentTarget.value)}
+            commit={(text) => set("name", text)}
           />
-          <input
-            aria-label="User"
-            placeholder="user"
-            value={filters.user}
-            onChange={(event) => set("user", event.currentTarget.value)}
-          />
+          <DraftInput label="User" placeholder="user" value={filters.user} commit={(text) => set("user", text)} />
         </div>
         {mayAct() && (
           <div class="actions">
@@ -116,7 +123,15 @@ export function Jobs() {
 /** What a line says of a job is shown at once; the rest when the page is asked for again. */
 function withNews(job: Job, line: FeedLine | undefined): Job {
   if (!line?.state) return job;
-  return { ...job, state: line.state as JobState, reason: line.reason ?? job.reason, worker: line.worker ?? job.worker };
+  const state = line.state as JobState;
+  return {
+    ...job,
+    state,
+    reason: line.reason ?? job.reason,
+    worker: line.worker ?? job.worker,
+    started_at: state === "pending" ? null : (job.started_at ?? (state === "running" ? line.at : null)),
+    finished_at: LIVE.includes(state) ? null : (job.finished_at ?? line.at),
+  };
 }
 
 function JobTable({ jobs }: { jobs: Job[] }) {
@@ -150,8 +165,12 @@ function JobTable({ jobs }: { jobs: Job[] }) {
               </td>
               <td class="wide">{job.worker && <a href={link("machine", job.worker)}>{job.worker}</a>}</td>
               <td class="wide">{job.user_id}</td>
-              <td>{between(job.started_at, job.finished_at)}</td>
-              <td class="wide dim">{ago(job.submitted_at)}</td>
+              <td>
+                <Took from={job.started_at} to={job.finished_at} />
+              </td>
+              <td class="wide dim">
+                <Ago at={job.submitted_at} />
+              </td>
             </tr>
           ))}
         </tbody>

@@ -1,13 +1,14 @@
 // One machine: what it offers, what it holds, and the two things one may ask of it.
 
 import { ask, part } from "../api";
-import { ago, gigabytes } from "../format";
+import { gigabytes } from "../format";
 import { useResource } from "../live";
 import { Meter } from "../parts/bar";
 import { ConfirmButton } from "../parts/confirm";
 import { Empty, Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
 import { State } from "../parts/state";
+import { Ago } from "../parts/when";
 import { link, place } from "../router";
 import { isOperator } from "../session";
 import type { Worker } from "../shapes";
@@ -46,7 +47,7 @@ export function MachinePage() {
       <div class="head">
         <h1>{data.id}</h1>
         <State of={data.status !== "offline" && data.draining ? "draining" : data.status} />
-        <span class="dim">heard {ago(data.last_contact)}</span>
+        <span class="dim">heard <Ago at={data.last_contact} /></span>
         {isOperator() && (
           <div class="actions">
             {data.draining ? (
@@ -116,7 +117,9 @@ export function MachinePage() {
                   <td>
                     <State of={held.status} />
                   </td>
-                  <td>{ago(held.started_at)}</td>
+                  <td>
+                    <Ago at={held.started_at} />
+                  </td>
                 </tr>
               ))}
             </tbody>

@@ -1,7 +1,7 @@
 // The models: which are loaded and where, who waits for which, and the last requests.
 
-import { useState } from "preact/hooks";
-import { ask, part } from "../api";
+import { useRef, useState } from "preact/hooks";
+import { ask, part, Problem } from "../api";
 import { clock, duration, gigabytes } from "../format";
 import { useResource } from "../live";
 import { ConfirmButton } from "../parts/confirm";
@@ -47,9 +47,15 @@ interface Request {
 
 export function Models() {
   const [chosen, setChosen] = useState("");
+  /** To whom one talks without having chosen: whoever was ready at first, whatever is loaded meanwhile. */
+  const offered = useRef("");
   const models = useResource<{ models: Model[]; config?: { error: string | null } }>("/v1/models", { concerns: () => true, everyMs: 2000 });
   const activity = useResource<{ activity: Request[] }>("/v1/models/activity", { everyMs: 2000 });
   if (!models.data) return models.problem ? <Trouble problem={models.problem} /> : <Loading />;
+  const names = models.data.models.map((model) => model.name);
+  if (!names.includes(offered.current)) {
+    offered.current = models.data.models.find((model) => model.state === "ready")?.name ?? names[0] ?? "";
+  }
   return (
     <>
       <h1>Models</h1>
@@ -69,11 +75,7 @@ export function Models() {
             </p>
           )}
           {mayAct() && (
-            <Playground
-              models={models.data.models.map((model) => model.name)}
-              chosen={chosen || (models.data.models.find((model) => model.state === "ready") ?? models.data.models[0])?.name || ""}
-              choose={setChosen}
-            />
+            <Playground models={names} chosen={names.includes(chosen) ? chosen : offered.current} choose={setChosen} />
           )}
         </>
       )}
@@ -148,9 +150,7 @@ function ModelTable({ models, refresh, talk }: Listed) {
                       />
                     )}
                     {isOperator() && (
-                      <button type="button" onClick={() => void act(model, model.pinned ? "unpin" : "pin")()}>
-                        {model.pinned ? "Unpin" : "Pin"}
-                      </button>
+                      <ActButton label={model.pinned ? "Unpin" : "Pin"} act={act(model, model.pinned ? "unpin" : "pin")} />
                     )}
                   </div>
                 )}
@@ -160,6 +160,27 @@ function ModelTable({ models, refresh, talk }: Listed) {
         </tbody>
       </table>
     </Scroll>
+  );
+}
+
+function ActButton({ label, act }: { label: string; act: () => Promise<unknown> }) {
+  const [problem, setProblem] = useState<Problem | null>(null);
+  async function clicked() {
+    try {
+      await act();
+      setProblem(null);
+    } catch (error) {
+      if (!(error instanceof Problem)) throw error;
+      setProblem(error);
+    }
+  }
+  return (
+    <>
+      <button type="button" onClick={() => void clicked()}>
+        {label}
+      </button>
+      <Trouble problem={problem} />
+    </>
   );
 }
 

@@ -1,11 +1,12 @@
 // Who is next, when each is expected to begin, and who has used how much; and what may be done about it.
 
-import { useRef, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { ask, part, Problem } from "../api";
 import { count, duration } from "../format";
 import { useResource } from "../live";
 import { Bar } from "../parts/bar";
 import { ConfirmButton } from "../parts/confirm";
+import { DraftInput } from "../parts/draft";
 import { Empty, Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
 import { link } from "../router";
@@ -140,13 +141,20 @@ function Places({ places, refresh }: { places: Place[]; refresh: () => void }) {
 
 function Priority({ place, changed }: { place: Place; changed: () => void }) {
   const [problem, setProblem] = useState<Problem | null>(null);
+  /** What was set, until the queue is looked at again. */
+  const [set, setSet] = useState<number | null>(null);
+  useEffect(() => setSet(null), [place]);
   if (!mayAct()) return <>{place.priority}</>;
 
-  async function set(text: string) {
+  async function commit(text: string) {
+    const priority = Number(text);
+    if (!text.trim() || !Number.isInteger(priority)) return;
+    setSet(priority);
     try {
-      await ask(`/v1/jobs/${part(place.id)}/priority`, { method: "POST", body: { priority: Number(text) } });
+      await ask(`/v1/jobs/${part(place.id)}/priority`, { method: "POST", body: { priority } });
       setProblem(null);
     } catch (error) {
+      setSet(null);
       setProblem(error as Problem);
     }
     changed();
@@ -154,12 +162,11 @@ function Priority({ place, changed }: { place: Place; changed: () => void }) {
 
   return (
     <>
-      <input
+      <DraftInput
         type="number"
-        step={1}
-        aria-label={`Priority of ${place.name || place.id}`}
-        value={place.priority}
-        onChange={(event) => void set(event.currentTarget.value)}
+        label={`Priority of ${place.name || place.id}`}
+        value={set ?? place.priority}
+        commit={(text) => void commit(text)}
       />
       <Trouble problem={problem} />
     </>

@@ -2,11 +2,12 @@
 
 import { useState } from "preact/hooks";
 import { ask, part, Problem } from "../api";
-import { ago, clock } from "../format";
+import { clock } from "../format";
 import { useResource } from "../live";
 import { ConfirmButton } from "../parts/confirm";
 import { Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
+import { Ago } from "../parts/when";
 
 interface Token {
   id: string;
@@ -47,7 +48,7 @@ export function Tokens() {
                   <td class="mono">{token.id}</td>
                   <td>{token.role}</td>
                   <td>{token.user}</td>
-                  <td>{token.created_at ? ago(token.created_at) : ""}</td>
+                  <td>{token.created_at && <Ago at={token.created_at} />}</td>
                   <td>{token.expires_at ? clock(token.expires_at) : "never"}</td>
                   <td class="right">
                     <ConfirmButton

@@ -1,11 +1,11 @@
 // The manifest at a glance: how far it is, each model in each mode and where, what failed, and the sweeps.
 
 import { useState } from "preact/hooks";
-import { ago } from "../format";
 import { useResource } from "../live";
 import { Empty, Loading, Trouble } from "../parts/notes";
 import { Scroll } from "../parts/scroll";
 import { State } from "../parts/state";
+import { Ago } from "../parts/when";
 import { usePaged } from "../paging";
 import { link, place } from "../router";
 import type { Job, Status } from "../shapes";
@@ -55,7 +55,7 @@ export function Training() {
       <div class="head">
         <h1>Training</h1>
         <span class="dim">
-          {data.manifest.file}, applied {ago(data.manifest.applied_at)} by {data.manifest.by}
+          {data.manifest.file}, applied <Ago at={data.manifest.applied_at} /> by {data.manifest.by}
         </span>
       </div>
       <Trouble problem={problem} />

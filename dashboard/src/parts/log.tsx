@@ -3,15 +3,18 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { open, Problem } from "../api";
 import { count } from "../format";
-import { afterReturns, runsOf, type Run } from "./ansi";
+import { connected } from "../live";
+import { runsOf, type Run } from "./ansi";
+import { LastLines, type Line as Kept } from "./lines";
 import { Trouble } from "./notes";
 
-const KEPT_LINES = 5000;
 const FIRST_BYTES = 512 * 1024;
 const PAINT_MS = 100;
+const AGAIN_MS = 1000;
+const AGAIN_AT_LAST_MS = 15_000;
 
 export function LogView({ path, live }: { path: string; live: boolean }) {
-  const { lines, dropped, problem } = useLog(`${path}?tail=${FIRST_BYTES}${live ? "&follow=true" : ""}`);
+  const { lines, dropped, problem } = useLog(`${path}?tail=${FIRST_BYTES}${live ? "&follow=true" : ""}`, live);
   const [sought, setSought] = useState("");
   const [following, setFollowing] = useState(true);
   const box = useRef<HTMLPreElement>(null);
@@ -87,11 +90,6 @@ function marked(text: string, sought: string) {
   );
 }
 
-interface Kept {
-  number: number;
-  text: string;
-}
-
 function paint(lines: Kept[]): { number: number; text: string; runs: Run[] }[] {
   const looks = new Set<string>();
   return lines.map((line) => {
@@ -100,45 +98,90 @@ function paint(lines: Kept[]): { number: number; text: string; runs: Run[] }[] {
   });
 }
 
-/** The log's last lines, and what comes, painted a few times a second however fast it comes. */
-function useLog(url: string): { lines: Kept[]; dropped: number; problem: Problem | null } {
-  const [shown, setShown] = useState<{ lines: Kept[]; dropped: number }>({ lines: [], dropped: 0 });
+interface Shown {
+  lines: Kept[];
+  dropped: number;
+}
+
+/** The log's last lines, and what comes, painted a few times a second however fast it comes. A live one is read while the
+ * page is looked at, as the hub's events are, and anew whenever it breaks off or ends: so it goes on after a hub was
+ * restarted. */
+function useLog(url: string, live: boolean): Shown & { problem: Problem | null } {
+  const [shown, setShown] = useState<Shown>({ lines: [], dropped: 0 });
   const [problem, setProblem] = useState<Problem | null>(null);
   useEffect(() => {
-    const controller = new AbortController();
-    const lines: Kept[] = [];
-    let rest = "";
-    let number = 0;
-    let timer = 0;
+    let reading = new AbortController();
 
-    function show(): void {
-      timer = 0;
-      const tail = rest ? [{ number, text: afterReturns(rest) }] : [];
-      setShown({ lines: [...lines, ...tail], dropped: number - lines.length });
-    }
-
-    function take(text: string): void {
-      const pieces = (rest + text).split("\n");
-      rest = pieces.pop() ?? "";
-      for (const piece of pieces) lines.push({ number: number++, text: afterReturns(piece) });
-      if (lines.length > KEPT_LINES) lines.splice(0, lines.length - KEPT_LINES);
-      if (!timer) timer = window.setTimeout(show, PAINT_MS);
-    }
-
-    async function read(): Promise<void> {
-      const response = await open(url, { signal: controller.signal });
+    async function readOnce(signal: AbortSignal): Promise<void> {
+      const response = await open(url, { signal });
+      setProblem(null);
+      const found = new LastLines();
+      let timer = 0;
+      const show = () => {
+        timer = 0;
+        setShown({ lines: found.shown(), dropped: found.dropped });
+      };
+      const showSoon = () => (timer ||= window.setTimeout(show, PAINT_MS));
+      signal.addEventListener("abort", () => window.clearTimeout(timer));
+      showSoon();
       const reader = response.body?.pipeThrough(new TextDecoderStream()).getReader();
-      for (let part = await reader?.read(); part && !part.done; part = await reader?.read()) take(part.value);
+      for (let part = await reader?.read(); part && !part.done; part = await reader?.read()) {
+        found.take(part.value);
+        showSoon();
+      }
     }
 
-    read().catch((error: unknown) => {
-      if (controller.signal.aborted) return;
-      setProblem(error instanceof Problem ? error : new Problem(0, "The log broke off. Open the page anew to go on."));
-    });
+    async function read(signal: AbortSignal): Promise<void> {
+      let wait = AGAIN_MS;
+      while (!signal.aborted) {
+        const began = performance.now();
+        try {
+          await readOnce(signal);
+          if (!live) return;
+        } catch (error) {
+          if (signal.aborted) return;
+          const told = error instanceof Problem ? error : new Problem(0, "The log broke off. It goes on once the hub answers.");
+          setProblem(told);
+          if (!live && told.status >= 400 && told.status < 500) return;
+        }
+        if (performance.now() - began > AGAIN_AT_LAST_MS) wait = AGAIN_MS;
+        await untilHeardAgain(wait, signal);
+        wait = Math.min(2 * wait, AGAIN_AT_LAST_MS);
+      }
+    }
+
+    function seen(): void {
+      reading.abort();
+      if (live && document.hidden) return;
+      reading = new AbortController();
+      void read(reading.signal);
+    }
+
+    seen();
+    if (live) document.addEventListener("visibilitychange", seen);
     return () => {
-      controller.abort();
-      window.clearTimeout(timer);
+      document.removeEventListener("visibilitychange", seen);
+      reading.abort();
     };
   }, [url]);
   return { ...shown, problem };
+}
+
+/** Or until so long has passed. */
+function untilHeardAgain(ms: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    let was = connected.peek();
+    const forget = connected.subscribe((is) => {
+      if (is && !was) over();
+      was = is;
+    });
+    const timer = window.setTimeout(over, ms);
+    signal.addEventListener("abort", over);
+    function over(): void {
+      window.clearTimeout(timer);
+      signal.removeEventListener("abort", over);
+      forget();
+      resolve();
+    }
+  });
 }

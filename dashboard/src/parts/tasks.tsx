@@ -1,13 +1,13 @@
 // The tasks of an array, a page at a time.
 
 import { useState } from "preact/hooks";
-import { between } from "../format";
 import { useResource } from "../live";
 import { link } from "../router";
 import type { FeedLine, JobState } from "../shapes";
 import { Trouble } from "./notes";
 import { Scroll } from "./scroll";
 import { State } from "./state";
+import { Took } from "./when";
 
 interface Task {
   id: string;
@@ -67,8 +67,10 @@ export function Tasks({ path, concerns }: { path: string; concerns: (line: FeedL
                 <State of={task.state} />
               </td>
               <td>{task.worker && <a href={link("machine", task.worker)}>{task.worker}</a>}</td>
-              <td>{between(task.started_at, task.finished_at)}</td>
-              <td>{task.reason}</td>
+              <td>
+                <Took from={task.started_at} to={task.finished_at} />
+              </td>
+              <td class="reason">{task.reason}</td>
             </tr>
           ))}
         </tbody>

@@ -119,8 +119,11 @@ class Ledger(Protocol):
 
     def newest_named(self, name: str, *, user: str = "") -> str | None: ...
 
-    def feed(self, *, after: int, subject: str = "", limit: int = 1000) -> list[FeedRecord]:
-        """Oldest first: seq > after; of one subject where it is given."""
+    def feed(
+        self, *, after: int, subject: str = "", task: str = "", newest: bool = False, limit: int = 1000
+    ) -> list[FeedRecord]:
+        """Oldest first: seq > after; of one subject where it is given, and of one of its tasks. The first of them, or
+        the newest."""
         ...
 
     def manifest(self) -> ManifestRecord | None: ...

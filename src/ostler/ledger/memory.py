@@ -251,9 +251,13 @@ class MemoryLedger:
         named = [job for job in self._jobs.values() if name and job.name == name and user in ("", job.user)]
         return max(named, key=_seq).id if named else None
 
-    def feed(self, *, after: int, subject: str = "", limit: int = 1000) -> list[FeedRecord]:
-        found = [line for line in self._feed.values() if line.seq > after and (not subject or line.subject == subject)]
-        return _page(sorted(found, key=_seq), limit)
+    def feed(
+        self, *, after: int, subject: str = "", task: str = "", newest: bool = False, limit: int = 1000
+    ) -> list[FeedRecord]:
+        found = [line for line in self._feed.values() if line.seq > after and subject in ("", line.subject)]
+        found = [line for line in found if not (subject and task) or line.body.get("task") == task]
+        page = _page(sorted(found, key=_seq, reverse=newest), limit)
+        return page[::-1] if newest else page
 
     def manifest(self) -> ManifestRecord | None:
         return self._manifest and _own(self._manifest)

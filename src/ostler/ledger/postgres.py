@@ -101,11 +101,11 @@ _MATCHING = """
 """
 _NAMED = """name = $3 AND name <> '' AND ($4 = '' OR "user" = $4)"""
 _NEWEST_NAMED = _newest(f"SELECT id FROM jobs WHERE {_NAMED}", _head("name", "$3"))
-_FEED = f"SELECT {sql.FEED.select()} FROM feed WHERE seq > $1 ORDER BY seq LIMIT $2"
+_FEED = f"SELECT {sql.FEED.select()} FROM feed WHERE seq > $1 ORDER BY seq {{0}} LIMIT $2"
 # A range of an index again, as in _newest.
 _FEED_OF = f"""
-    SELECT {sql.FEED.select()} FROM feed WHERE subject <= $3 AND (subject, seq) > ($3, $1)
-    ORDER BY subject, seq LIMIT $2
+    SELECT {sql.FEED.select()} FROM feed WHERE subject <= $3 AND (subject, seq) > ($3, $1) AND strpos(body, $4) > 0
+    ORDER BY subject {{0}}, seq {{0}} LIMIT $2
 """
 _ARTIFACTS = f"SELECT n, {sql.ARTIFACTS.select()} FROM artifacts WHERE "
 _WANTED_ARTIFACTS = f"SELECT DISTINCT artifact_id FROM tasks WHERE {sql.WANTED}"
@@ -290,10 +290,12 @@ class PostgresLedger(Looking):
     def newest_named(self, name: str, *, user: str = "") -> str | None:
         return next(iter(self._all(rows.first, _NEWEST_NAMED, _NO_BOUND, 1, name, user)), None)
 
-    def feed(self, *, after: int, subject: str = "", limit: int = 1000) -> list[FeedRecord]:
-        if subject:
-            return self._all(rows.FEED.record, _FEED_OF, after, max(limit, 0), subject)
-        return self._all(rows.FEED.record, _FEED, after, max(limit, 0))
+    def feed(
+        self, *, after: int, subject: str = "", task: str = "", newest: bool = False, limit: int = 1000
+    ) -> list[FeedRecord]:
+        query, values = (_FEED_OF, [subject, rows.line_about(task)]) if subject else (_FEED, [])
+        found = self._all(rows.FEED.record, query.format("DESC" if newest else "ASC"), after, max(limit, 0), *values)
+        return found[::-1] if newest else found
 
     def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
         conditions = ["origin <> ''"]

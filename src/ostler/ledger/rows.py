@@ -51,6 +51,11 @@ def text(value: object) -> str:
     return _encode(value).decode()
 
 
+def line_about(task: str) -> str:
+    """What stands in the body of a feed's line about this task, and of no other: within a text, quotes are escaped."""
+    return f'"task":{text(task)}' if task else ""
+
+
 class Shape(Generic[R]):
     """How the records of one kind lie in their table."""
 

@@ -125,8 +125,10 @@ _LIST = f"""
 """
 _MATCHING = "SELECT id FROM jobs WHERE id >= ? AND id < ? AND (? = '' OR user = ?) ORDER BY id LIMIT ?"
 _NEWEST_NAMED = "SELECT id FROM jobs WHERE name = ? AND name <> '' AND (? = '' OR user = ?) ORDER BY seq DESC LIMIT 1"
-_FEED = f"{_select(rows.FEED, 'feed')} WHERE seq > ? ORDER BY seq LIMIT ?"
-_FEED_OF = f"{_select(rows.FEED, 'feed')} WHERE subject = ? AND seq > ? ORDER BY seq LIMIT ?"
+_FEED = f"{_select(rows.FEED, 'feed')} WHERE seq > ? ORDER BY seq {{}} LIMIT ?"
+_FEED_OF = f"""
+    {_select(rows.FEED, "feed")} WHERE subject = ? AND seq > ? AND instr(body, ?) > 0 ORDER BY seq {{}} LIMIT ?
+"""
 _OF_MANIFEST = f"""
     SELECT {_columns(rows.JOB, "j.")}, {_columns(rows.TASK, "t.")}
     FROM jobs j LEFT JOIN tasks t ON t.id = j.id AND j.size = 0
@@ -304,10 +306,12 @@ class SqliteLedger(Looking):
     def newest_named(self, name: str, *, user: str = "") -> str | None:
         return next(iter(self._all(rows.first, _NEWEST_NAMED, name, user, user)), None)
 
-    def feed(self, *, after: int, subject: str = "", limit: int = 1000) -> list[FeedRecord]:
-        if subject:
-            return self._all(rows.FEED.record, _FEED_OF, subject, after, max(limit, 0))
-        return self._all(rows.FEED.record, _FEED, after, max(limit, 0))
+    def feed(
+        self, *, after: int, subject: str = "", task: str = "", newest: bool = False, limit: int = 1000
+    ) -> list[FeedRecord]:
+        query, values = (_FEED_OF, [subject, after, rows.line_about(task)]) if subject else (_FEED, [after])
+        found = self._all(rows.FEED.record, query.format("DESC" if newest else "ASC"), *values, max(limit, 0))
+        return found[::-1] if newest else found
 
     def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
         chosen, values = _where({"sweep = ? AND sweep <> ''": sweep, f"state {_ANY_OF}": states})

@@ -63,7 +63,7 @@ MEDIA: dict[tuple[str, str], str] = {
 """Answers that are no JSON."""
 
 QUERY: dict[str, dict[str, Any]] = {
-    **{key: {"type": "integer"} for key in ("limit", "offset", "tail", "after", "older_than_s", "size")},
+    **{key: {"type": "integer"} for key in ("limit", "offset", "tail", "after", "newest", "older_than_s", "size")},
     "wait": {"type": "number"},
     **{key: {"type": "string", "enum": ["1"]} for key in ("follow", "brief", "plan", "dry_run", "fleet", "ended")},
 }

@@ -35,6 +35,7 @@ MAX_BATCH_BYTES = 64 * 1024 * 1024
 MAX_BATCH_JOBS = 20_000
 DECODED_AT_ONCE = 200
 MAX_WAIT_S = 60.0
+MAX_EVENTS = 1000
 MAX_RESULTS = 1000
 MAX_RESULTS_BYTES = 4 * 1024 * 1024
 """Of values in one answer, which is made in memory while the loop waits. Whatever is larger is fetched by itself."""
@@ -226,8 +227,19 @@ class JobsApi:
     async def events(self, request: Request) -> Response:
         target = await self.target(request)
         after = number_in_query(request, "after", 0, 0, 2**62)
-        rows = await self._loop.read(lambda ledger: ledger.feed(after=after, subject=target.job.id))
-        return json_response({"events": [feed_document(row) for row in rows]})
+        newest = number_in_query(request, "newest", 0, 1, MAX_EVENTS)
+        limit = newest or MAX_EVENTS
+        task = target.task_id if target.index is not None else ""
+        rows = await self._loop.read(
+            lambda ledger: ledger.feed(
+                after=after, subject=target.job.id, task=task, newest=newest > 0, limit=limit + 1
+            )
+        )
+        more = len(rows) > limit
+        page = rows[-limit:] if newest else rows[:limit]
+        following = page[-1].seq if more and not newest else None
+        events = [feed_document(row) for row in page]
+        return json_response({"events": events, "next": following, "older": more and newest > 0})
 
     async def cancel(self, request: Request) -> Response:
         target = await self.target(request, changing=True)

@@ -113,6 +113,11 @@ class Event(msgspec.Struct):
 
 class Events(msgspec.Struct):
     events: list[Event]
+    """Oldest first; of a task of an array, its own."""
+    next: int | None
+    """More has happened: what comes next is asked for with this as `after`."""
+    older: bool
+    """More has happened before: only the `newest` ones were asked for."""
 
 
 class Results(msgspec.Struct):

@@ -153,7 +153,7 @@ def jobs_in_the_ledger(jobs: JobsApi) -> list[Route]:
     return [
         _get("/v1/jobs", jobs.listing, "List jobs, newest first", query=query),
         _get(f"{one}/tasks", jobs.tasks, "List the tasks of an array", query=("after", "limit", "ended")),
-        _get(f"{one}/events", jobs.events, "List what has happened to a job", query=("after",)),
+        _get(f"{one}/events", jobs.events, "List what has happened to a job", query=("after", "newest")),
         _get(f"{one}/result", jobs.result, "Fetch the value that a function returned"),
         _post(f"{one}/results", jobs.results, "Fetch the values of several tasks of an array", body=Indices),
     ]
