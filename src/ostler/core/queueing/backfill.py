@@ -147,16 +147,19 @@ def _hold_for_the_oldest(fleet: Fleet, priority: int, now: float) -> bool:
 
 def _hold_for_the_next(fleet: Fleet, priority: int, now: float) -> None:
     """For the first in line, and for those behind it that need other machines than all before them."""
+    waited_since = now - fleet.policy.hold_after_s
+    line = list(islice(fleet.queue.in_line(priority, _nowhere(fleet)), IN_LINE_LOOKED_AT))
+    while line and line[-1].queued > waited_since:  # nobody behind these would be kept from a hold by them
+        line.pop()
     spoken_for: set[str] = set()
     seen = 0
-    for job in islice(fleet.queue.in_line(priority, _nowhere(fleet)), IN_LINE_LOOKED_AT):
+    for job in line:
         if len(fleet.holds.of) >= HOLDS_AT_MOST:
             return
         if seen & job.shape.bit or job.shape in fleet.holds.nowhere or not _may_wait_for_room(fleet, job):
             continue
         able = {worker.id for worker in _able(fleet, job)}
-        is_due = job.queued + fleet.policy.hold_after_s <= now
-        if is_due and job.id not in fleet.holds.of and not able & spoken_for:
+        if job.queued <= waited_since and job.id not in fleet.holds.of and not able & spoken_for:
             found = _machines(fleet, job, now)
             if found is None:
                 _starts_nowhere(fleet, job, now)
