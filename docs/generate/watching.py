@@ -17,7 +17,7 @@ KINDS = {
 }
 FEED = """`GET /v1/events` is a stream of server-sent events: one for every committed change, in order. `id` grows by one; a client that was
 cut off sends the last one as `Last-Event-ID` (or `?after=`) and misses nothing. Users see what is about their own jobs, and the machines.
-`GET /v1/jobs/{id}/events` has the same lines about one job, as a list.
+`GET /v1/jobs/{id}/events` has the same lines about one job, or one task of it, as a list: the first thousand after `after`, or the last `newest` of them.
 
     curl -N -H "Authorization: Bearer $OSTLER_TOKEN" http://127.0.0.1:7600/v1/events
 """

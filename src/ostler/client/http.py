@@ -150,7 +150,12 @@ class Hub:
         return self._post("/v1/whatif", dict(question))
 
     def job_events(self, job_id: str) -> list[Document]:
-        found: list[Document] = self._get(_job(job_id) + "/events")["events"]
+        found: list[Document] = []
+        after: int | None = 0
+        while after is not None:
+            page = self._get(_job(job_id) + "/events", {"after": after})
+            found += page["events"]
+            after = page.get("next")
         return found
 
     def cancel(self, job_id: str) -> Document:
