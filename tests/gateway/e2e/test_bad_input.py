@@ -82,10 +82,10 @@ async def test_a_server_whose_port_is_taken_fails_and_says_so(yard: Rig) -> None
     assert "is taken" in answer.message
 
 
-async def test_a_model_that_no_machine_could_hold_waits_and_says_why(yard: Rig) -> None:
+async def test_who_waits_for_a_model_that_no_machine_could_hold_hears_so_and_may_leave(yard: Rig) -> None:
     waiting = yard.call("huge")
     await yard.queued("huge")
-    assert "no room for 'huge'" in (await yard.queue())[0]["why"]
+    assert "No machine that takes work could hold 'huge'" in (await yard.queue())[0]["why"]
     waiting.cancel()
     await yard.queued()
 
