@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from ostler.client.http import Hub
 
 Document = dict[str, Any]
-HOLDING = (states.ASSIGNED, states.RUNNING, states.ORPHANED)
 MOST_JOBS = 1000
 
 
@@ -85,7 +84,7 @@ def status(access: Access, json: Json = False) -> int:
 
 def _names(hub: "Hub") -> dict[str, str]:
     """Names of the jobs that hold something, by id: workers know ids only."""
-    found = hub.all_jobs(state=HOLDING, limit=MOST_JOBS)
+    found = hub.all_jobs(state=states.PLACED, limit=MOST_JOBS)
     return {job["id"]: job["name"] for job in found if job.get("name")}
 
 

@@ -79,6 +79,16 @@ class Task:
         return self.state == states.PENDING and self.reason.startswith(PREEMPTED_BY)
 
 
+class Line:
+    """Attempts on one worker, each of which waits for the end of the one before it."""
+
+    __slots__ = ("last", "waiting")
+
+    def __init__(self, last: "Attempt") -> None:
+        self.last = last
+        self.waiting = 0
+
+
 class Attempt:
     """One authorisation to run a task, for as long as it holds room on a worker."""
 
@@ -97,6 +107,7 @@ class Attempt:
         "heir",
         "held",
         "id",
+        "line",
         "outcome",
         "peak_memory_mib",
         "peak_vram_mib",
@@ -152,6 +163,8 @@ class Attempt:
         """It was sent ahead: it holds nothing, and begins in the room of this one when that has ended."""
         self.follower: Attempt | None = None
         """The one that was sent to come after it."""
+        self.line: Line | None = None
+        """That it stands in: it waits there, or others wait for it."""
         self.will = will
         """What it is to hold, or held until its follower began; None: what it holds."""
         self.recalled = False
@@ -195,7 +208,4 @@ class Attempt:
 
     def is_current(self) -> bool:
         task = self.task
-        return task is not None and task.holder is self and task.attempt == self.id and task.state in _PLACED
-
-
-_PLACED = (states.ASSIGNED, states.RUNNING, states.ORPHANED)
+        return task is not None and task.holder is self and task.attempt == self.id and task.state in states.PLACED

@@ -290,7 +290,7 @@ def release(fleet: Fleet, attempt: Attempt, outcome: str, reason: str, now: floa
     task = attempt.task
     if task is None:
         return
-    fleet.leave(task.job)
+    fleet.leave(task.job, task)
     if task.holder is not attempt:
         return
     task.holder = None
@@ -364,19 +364,21 @@ def end_task(fleet: Fleet, task: Task, state: str, reason: str, now: float) -> N
     if task.state == states.PENDING and task.holder is None:
         fleet.take_waiting(job, task.index)
     set_state(fleet, task, state, reason, now)
-    fleet.leave(job)
+    fleet.leave(job, task)
 
 
 def forget_ended(fleet: Fleet) -> None:
     """Drop what has ended from memory, once its rows are on their way: the ledger has all that is left to know. Not
     earlier: an event of the same batch may still be about it."""
     leaving, fleet.leaving = fleet.leaving, {}
-    for job in leaving.values():
-        tasks = job.tasks or {}
-        for task in [task for task in tasks.values() if task.state in states.TERMINAL and task.holder is None]:
+    over, fleet.over = fleet.over, []
+    for task in over:
+        tasks = task.job.tasks or {}
+        if task.state in states.TERMINAL and task.holder is None and tasks.get(task.index) is task:
             checkpoints.left_memory(fleet, task)
             del tasks[task.index]
-        if job.state in states.TERMINAL and not tasks:
+    for job in leaving.values():
+        if job.state in states.TERMINAL and not job.tasks:
             fleet.forget_job(job)
 
 
@@ -385,6 +387,8 @@ def set_state(fleet: Fleet, task: Task, state: str, reason: str, now: float) -> 
     was_displaced = bool(job.displaced) and task.is_displaced()
     if task.state != state:
         states.move(task.id, task.state, state)
+        if job.size:
+            job.count_move(task.state, state)
         task.state = state
     task.reason = reason
     if was_displaced or state == states.PENDING:

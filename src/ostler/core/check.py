@@ -129,7 +129,7 @@ def _job_agrees_with_its_tasks(fleet: Fleet, job: Job) -> None:
     tasks = job.tasks or {}
     away = 0
     for task in tasks.values():
-        placed = task.state in (states.ASSIGNED, states.RUNNING, states.ORPHANED)
+        placed = task.state in states.PLACED
         has_room = task.holder is not None and task.holder.id == task.attempt
         _need(not placed or has_room or task.done, f"{task.id} is {task.state} without room")
         if task.state == states.PENDING:
@@ -140,6 +140,8 @@ def _job_agrees_with_its_tasks(fleet: Fleet, job: Job) -> None:
         else:
             _need(task.index not in waiting, f"{task.id} is {task.state} and waits")
         away += placed or (task.state == states.PENDING and task.index not in waiting)
+    counted = Counter(task.state for task in tasks.values() if task.state in states.PLACED) if job.size else Counter()
+    _need(counted == Counter(job.placed or {}), f"job {job.id} has {counted} placed and counts {job.placed}")
     known = job.count_waiting() + away + job.count_ended()
     _need(known == job.total(), f"job {job.id} has {job.total()} tasks and accounts for {known}")
     gone = job.state in states.TERMINAL and not tasks and job.id not in fleet.leaving
@@ -239,6 +241,11 @@ def _chains_are_whole(fleet: Fleet) -> None:
                 _need(one.held is NOTHING and one.will is not None, f"{one.task_id} was sent ahead and holds room")
                 _need(not one.accepted, f"{one.task_id} has begun and still waits")
             follows = one.follower is None or one.follower.after is one
+            stands = one.line is not None and (one.line.last is one or one.follower is not None)
+            _need(stands == bool(one.after or one.follower), f"{one.task_id} stands in a line that is none")
+            if one.after is None:
+                line = list(chain.behind(one))
+                _need(chain.end_of(one) == (len(line), line[-1] if line else one), f"{one.task_id}: its line is wrong")
             _need(follows, f"{one.task_id} is followed by one that does not wait for it")
             gone = one.held is NOTHING and one.after is None
             _need(not (gone and one.follower), f"{one.task_id} has no room to leave, and is waited for")

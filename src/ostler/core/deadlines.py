@@ -149,7 +149,7 @@ def _grace(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:
         if task.state == states.PENDING:
             fleet.enqueue(task)
         elif task.state in states.TERMINAL:
-            fleet.leave(task.job)
+            fleet.leave(task.job, task)
         return []
     if attempt.stop_reason:
         return outcomes.stopped(fleet, task, f"{attempt.stop_reason}; {reason}", now)

@@ -91,6 +91,8 @@ class Fleet:
         """Jobs with a snapshot that were submitted in this batch."""
         self.leaving: dict[str, Job] = {}
         """Jobs of which something has ended in this batch."""
+        self.over: list[Task] = []
+        """What it was, of those: what has ended, or has nothing left that holds room."""
         self.asking: dict[str, int] = {}
         """How often each worker asked for work in this batch."""
         self.job_seq = 0
@@ -168,10 +170,11 @@ class Fleet:
         if job.state == states.PENDING:
             self.queued_of[job.user] = self.queued_of.get(job.user, 0) + sign
 
-    def leave(self, job: Job) -> None:
+    def leave(self, job: Job, *tasks: Task) -> None:
         """Something of it has ended: after this batch, what is over may leave memory."""
         if self.jobs.get(job.id) is job:
             self.leaving[job.id] = job
+        self.over += tasks
 
     def forget_job(self, job: Job) -> None:
         if self.jobs.get(job.id) is not job:

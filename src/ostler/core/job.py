@@ -34,6 +34,8 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
     """Those to which something has happened, and which have not ended or still hold room."""
     ended: dict[str, int] | None = None
     """How many tasks have ended, by state."""
+    placed: dict[str, int] | None = None
+    """Of an array: how many tasks are with a worker, by state."""
     dropped: tuple[Dropped, ...] = ()
     """Indices that ended without ever being placed: they have no rows of their own."""
     finished_at: float | None = None
@@ -84,3 +86,18 @@ class Job(msgspec.Struct, kw_only=True, gc=False):
 
     def count_ended(self) -> int:
         return sum((self.ended or {}).values())
+
+    def count_move(self, old: str, new: str) -> None:
+        """One of its tasks goes from this state to that one."""
+        if self.placed is None:
+            self.placed = {}
+        if old in states.PLACED:
+            self.placed[old] -= 1
+        if new in states.PLACED:
+            self.placed[new] = self.placed.get(new, 0) + 1
+
+    def counts(self) -> dict[str, int]:
+        """An array's tasks by state."""
+        found = {**(self.ended or {}), **(self.placed or {})}
+        found[states.PENDING] = self.size - sum(found.values())
+        return {state: count for state, count in found.items() if count}

@@ -338,6 +338,8 @@ def _request(fleet: Fleet, record: JobRecord) -> Request:
 
 def revive_task(fleet: Fleet, job: Job, record: TaskRecord) -> Task:
     task = fleet.task(job, record.index)
+    if job.size:
+        job.count_move(task.state, record.state)
     task.state = record.state
     task.attempt = record.attempt
     task.worker = record.worker
@@ -348,6 +350,8 @@ def revive_task(fleet: Fleet, job: Job, record: TaskRecord) -> Task:
     task.metrics, task.result, task.result_id = record.metrics, record.result, record.result_id
     task.checkpoint, task.checkpoint_by = record.checkpoint, record.checkpoint_by
     checkpoints.revived(fleet, task)
+    if task.state in states.TERMINAL:
+        fleet.leave(job, task)
     return task
 
 

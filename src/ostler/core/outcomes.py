@@ -100,7 +100,7 @@ def again(fleet: Fleet, task: Task, reason: str, now: float) -> list[Effect]:
 
 def _leave_round(fleet: Fleet, member: Task, reason: str, now: float) -> list[Effect]:
     effects: list[Effect] = []
-    if member.holder is not None and member.state in (states.ASSIGNED, states.RUNNING, states.ORPHANED):
+    if member.holder is not None and member.state in states.PLACED:
         member.holder.heir = member.job
         effects = attempts.stop(fleet, member.holder, reason)
     member.attempt = ""  # fenced: nothing of this round counts any more

@@ -72,26 +72,12 @@ def _progress(job: Job, fleet: Fleet) -> JobProgress:
         queued_at=job.queued_at,
         finished_at=job.finished_at,
         waiting=list(job.waiting),
-        counts=task_counts(job) if job.size else {},
+        counts=job.counts() if job.size else {},
         dropped=list(job.dropped),
         reason=job.reason,
         blocked_on=sorted(job.blocked_on or ()),
         outgrown_mib=fleet.followers.outgrown_mib.get(job.id, 0),
     )
-
-
-def task_counts(job: Job) -> dict[str, int]:
-    """An array's tasks by state."""
-    counts = dict(job.ended or {})
-    waiting = job.count_waiting()
-    for task in (job.tasks or {}).values():
-        if task.state in (states.ASSIGNED, states.RUNNING, states.ORPHANED):
-            counts[task.state] = counts.get(task.state, 0) + 1
-        elif task.state == states.PENDING and task.holder is not None:
-            waiting += 1
-    if waiting:
-        counts[states.PENDING] = waiting
-    return counts
 
 
 def _task_row(task: Task) -> TaskRecord:

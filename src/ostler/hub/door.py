@@ -13,6 +13,7 @@ from typing import Any, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ostler.hub.connections import CONNECTION
+from ostler.hub.head import HeadWithBody
 
 PATH = b"/v1/ws/worker"
 TICK_S = 0.02
@@ -139,6 +140,8 @@ class Door(HttpToolsProtocol):
             raise _HeadTooLarge  # the parser ends with it
         self._be_patient(WITHOUT_TOKEN_S)
         super().on_headers_complete()
+        if self.cycle is not None:  # none for a WebSocket
+            self.cycle.transport = cast(asyncio.Transport, HeadWithBody(self.transport))
 
     def send_400_response(self, msg: str) -> None:
         if self._head_is_too_large():

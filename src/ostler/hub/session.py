@@ -27,6 +27,9 @@ REGISTER_WITHIN_S = 30.0
 """Whoever says for this long not who it is may be gone: nobody else looks after a connection without a worker."""
 CLOSE_WITHIN_S = 5.0
 """How long a peer has to answer a close; then the connection is cut."""
+UNHURRIED_S = 0.003
+"""What a peer does not wait for leaves this much later, or with the next frame that it does wait for: the peer would
+begin to work on it while others, for whom the same news is what they wait for, are still being told."""
 HANDED_OVER = "ostler.hand_over"
 
 
@@ -118,7 +121,7 @@ class Session(asyncio.Protocol):
 
     # What the hub says
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes, *, unhurried: bool = False) -> None:
         if self._closed:
             return
         self._frames.append(frame)
@@ -128,6 +131,9 @@ class Session(asyncio.Protocol):
                 self._flush()
             else:
                 self._cut(f"{self._waiting} bytes wait for it, and it does not read")
+        elif unhurried:
+            if len(self._frames) == 1:
+                asyncio.get_running_loop().call_later(UNHURRIED_S, self._flush)
         elif not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)

@@ -181,7 +181,9 @@ class Sessions:
             if isinstance(effect, AssignTask) and names_some(specs[effect.job_id]):
                 assert isinstance(message, messages.JobAssign)
                 message.secrets = self.secrets(specs[effect.job_id])
-            session.send(messages.encode(message))
+            session.send(
+                messages.encode(message), unhurried=isinstance(effect, Acknowledge) and effect.of == "job_result"
+            )
 
     def ask_for_log(self, session: int, request: messages.LogRequest) -> None:
         found = self._open.get(session)

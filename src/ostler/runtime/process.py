@@ -172,7 +172,7 @@ class ProcessRuntime:
         if attempt in self._unforgotten:
             self._unforgotten.discard(attempt)
             self._folders.pop(attempt, None)
-            self._send({"do": "forget", "attempt": attempt})
+            self._send({"do": "forget", "attempt": attempt}, unhurried=True)
 
     def peaks(self) -> dict[str, int]:
         return self._peaks
@@ -221,10 +221,10 @@ class ProcessRuntime:
     def _holds(self, attempt: str) -> bool:
         return attempt in self._live or attempt in self._unforgotten
 
-    def _send(self, order: dict[str, Any]) -> None:
+    def _send(self, order: dict[str, Any], *, unhurried: bool = False) -> None:
         # Without a link it is not lost: the next connect sends the difference.
         if self._link is not None:
-            self._link.send(order)
+            self._link.send(order, unhurried=unhurried)
 
     def _send_launch(self, order: dict[str, Any]) -> None:
         """Nearly all of an environment is that of every other task: it is sent once, and then what differs from it."""
@@ -236,7 +236,8 @@ class ProcessRuntime:
         told = {**order, "env": own}
         if not env.keys() >= self._base.keys():
             told["without"] = [name for name in self._base if name not in env]
-        self._send(told)
+        # One that waits for another's end is there in time.
+        self._send(told, unhurried=bool(order.get("after")))
 
     async def _connect(self) -> list[Held]:
         link = await reach(self._folder, self._attempts, self._idle_exit_s, lambda: Link(self._heard, self._lost))

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import shutil
 import sys
+from collections import deque
 from collections.abc import Callable
 
 import msgspec
@@ -27,6 +28,8 @@ from ostler.worker.services import Services
 from ostler.worker.snapshots import Snapshots
 
 _log = logging.getLogger("ostler.worker")
+LetGo = dict[str, tuple[str, ...]]
+"""By attempt: for whom those behind it are to wait, now that it has been launched, or will not be."""
 
 
 class CannotStart(Exception):
@@ -60,16 +63,27 @@ class Starts:
         self._secrets = secrets
         self._capabilities = capabilities
         self._tell = tell
-        self._preparing: dict[str, asyncio.Task[tuple[str, ...]]] = {}
-        """Each tells at its end for whom those behind it are to wait."""
+        self._preparing: dict[str, asyncio.Task[LetGo]] = {}
+        """What has not been launched, and who will launch it."""
+        self._behind: dict[str, list[Order]] = {}
+        """By the attempt that they wait behind: those that need nothing but to be launched after it."""
+        self._following: set[str] = set()
+        """These, as far as they are not called off."""
         self._copies: set[str] = set()
         """Attempts whose working directory is a copy of a snapshot."""
 
     async def begin(self, order: Order) -> None:
         """Nearly every task is launched at once; one that needs something first, when it is here."""
-        if self._needs_nothing(order) and self._preparing.keys().isdisjoint(order.after):
-            await self._attempt(order)
-            return
+        if self._needs_nothing(order):
+            before = [name for name in order.after if name in self._preparing]
+            if not before:
+                await self._attempt(order)
+                return
+            if len(order.after) == 1:
+                self._behind.setdefault(before[0], []).append(order)
+                self._following.add(order.attempt)
+                self._preparing[order.attempt] = self._preparing[before[0]]
+                return
         task = asyncio.get_running_loop().create_task(self._prepare_and_launch(order))
         self._preparing[order.attempt] = task
         task.add_done_callback(_complain)
@@ -79,7 +93,10 @@ class Starts:
         preparing = self._preparing.pop(attempt, None)
         if preparing is None:
             return False
-        preparing.cancel()
+        if attempt in self._following:
+            self._following.discard(attempt)
+        else:
+            preparing.cancel()
         return True
 
     def took_back(self, attempt: str, facts: Facts) -> None:
@@ -98,7 +115,8 @@ class Starts:
         return attempt in self._copies
 
     async def close(self) -> None:
-        preparing = list(self._preparing.values())
+        preparing = set(self._preparing.values())
+        self._behind.clear()
         for task in preparing:
             task.cancel()
         await asyncio.gather(*preparing, return_exceptions=True)
@@ -112,8 +130,24 @@ class Starts:
         """Whether its devices are looked at before it starts, so as to see afterwards what it has left there."""
         return order.facts.whole and bool(order.facts.devices) and self._gpus.can_see
 
-    async def _prepare_and_launch(self, order: Order) -> tuple[str, ...]:
-        return await self._attempt(order, prepare=True)
+    async def _prepare_and_launch(self, order: Order) -> LetGo:
+        """It, and at once all that have lined up behind it: one by one they would cost more than what they run."""
+        try:
+            told = {order.attempt: await self._attempt(order, prepare=True)}
+        except asyncio.CancelledError:
+            told = {order.attempt: ()}  # it was called off, and those behind it were not
+        line = deque((order.attempt,))
+        while line:
+            before = line.popleft()
+            for following in self._behind.pop(before, ()):
+                line.append(following.attempt)
+                told[following.attempt] = told[before]
+                if following.attempt in self._following:
+                    self._following.discard(following.attempt)
+                    self._preparing.pop(following.attempt)
+                    placed = msgspec.structs.replace(following, after=told[before])
+                    told[following.attempt] = await self._attempt(placed)
+        return told
 
     async def _attempt(self, order: Order, *, prepare: bool = False) -> tuple[str, ...]:
         attempt = order.attempt
@@ -141,7 +175,7 @@ class Starts:
 
     async def _prepare(self, order: Order) -> Facts:
         blob = order.payload.blob if order.payload is not None else ""
-        if blob:
+        if blob and not self._blobs.has(blob):
             try:
                 await self._blobs.fetch(blob)
             except Declined as refusal:
@@ -195,7 +229,7 @@ class Starts:
             self._services.watch(order.attempt, facts.port, facts.checks)
 
 
-async def _let_go_first(before: dict[str, asyncio.Task[tuple[str, ...]] | None]) -> tuple[str, ...]:
+async def _let_go_first(before: dict[str, asyncio.Task[LetGo] | None]) -> tuple[str, ...]:
     """The runtime holds one back until these have ended, and knows only of what it was given: of one that it was not
     given after all, until those have that it was to come after."""
     found: tuple[str, ...] = ()
@@ -205,10 +239,10 @@ async def _let_go_first(before: dict[str, asyncio.Task[tuple[str, ...]] | None])
             continue
         await asyncio.wait({preparing})
         if not preparing.cancelled() and preparing.exception() is None:
-            found += preparing.result()
+            found += preparing.result().get(name, ())
     return found
 
 
-def _complain(task: asyncio.Task[tuple[str, ...]]) -> None:
+def _complain(task: asyncio.Task[LetGo]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.error("a bug: a task could not be prepared", exc_info=error)

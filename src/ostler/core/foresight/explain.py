@@ -90,7 +90,7 @@ def why(fleet: Fleet, job: Job, task: Task | None, now: float, *, waits: bool = 
 
 def _why(fleet: Fleet, job: Job, task: Task | None, otherwise: str, now: float) -> Why:
     state = task.state if task is not None else otherwise
-    if state in (states.ASSIGNED, states.RUNNING, states.ORPHANED):
+    if state in states.PLACED:
         return _why_placed(fleet, job, task, state, now)
     if state in states.TERMINAL:
         return Why(state=state, summary=(task.reason if task is not None else job.reason) or state)

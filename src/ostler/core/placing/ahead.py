@@ -87,7 +87,7 @@ def _fill(fleet: Fleet, worker: Worker, there: list[Attempt], held: Holding, sha
     if holding(job.shape.request, Grant()) != held:
         return []
     depths: dict[int, int] = {}
-    ends = [_end_of(head) for head in there if _is_like(head, job) and _ends_soon(fleet, head, depths, now)]
+    ends = [chain.end_of(head) for head in there if _is_like(head, job) and _ends_soon(fleet, head, depths, now)]
     places = [(length, number, last) for number, (length, last) in enumerate(ends) if _may_be_followed(last)]
     heapify(places)
     effects: list[Effect] = []
@@ -129,12 +129,6 @@ def _is_overdue(head: Attempt, now: float) -> bool:
 def _may_be_followed(last: Attempt) -> bool:
     """Not if its worker may have let it go already: whoever came after it would wait for nobody."""
     return last.is_current() and not last.recalled
-
-
-def _end_of(head: Attempt) -> tuple[int, Attempt]:
-    """How many wait behind it, and the last of them."""
-    line = [head, *chain.behind(head)]
-    return len(line) - 1, line[-1]
 
 
 def _may_go_ahead(job: Job) -> bool:
