@@ -4,13 +4,13 @@ store cannot be reached from here, the hub passes the bytes on."""
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import BinaryIO
+from urllib.parse import urlsplit
 
 import msgspec
-import urllib3
-from urllib3.exceptions import HTTPError
 
+from ostler.client.connections import SEND_BYTES, Pool, Response, WireError
 from ostler.client.errors import NotFound
-from ostler.client.transport import CONNECT_S, SEND_BYTES, Transport
+from ostler.client.transport import CONNECT_S, Transport
 from ostler.wire.direct import Piece, Plan
 
 SMALL_BYTES = 1024 * 1024
@@ -40,20 +40,20 @@ def bring(transport: Transport, path: str, file: BinaryIO, size: int, progress: 
         have, failures = plan.size, 0 if plan.size > have else failures + 1
         try:
             _send(plan.pieces, file, size, progress)
-        except HTTPError as error:
+        except (WireError, ValueError) as error:
             _log.info("%s was not brought past the hub: %s", path, error)
     return False
 
 
-def followed(response: urllib3.BaseHTTPResponse, headers: Mapping[str, str]) -> urllib3.BaseHTTPResponse | None:
+def followed(response: Response, headers: Mapping[str, str]) -> Response | None:
     """The answer of whoever the hub points to; None: there is none to be had, so the hub is asked again."""
     if response.status != 307:
         return response
     address = response.headers.get("Location", "")
-    response.release_conn()
+    response.close()
     try:
-        found = _pool(STORED_S).request("GET", address, headers=dict(headers), preload_content=False)
-    except HTTPError as error:
+        found = _asked("GET", address, headers)
+    except (WireError, ValueError) as error:
         _log.info("the store cannot be reached from here: %s", error)
         return None
     if found.status not in (200, 206):
@@ -64,11 +64,9 @@ def followed(response: urllib3.BaseHTTPResponse, headers: Mapping[str, str]) -> 
 
 def _send(pieces: list[Piece], file: BinaryIO, size: int, progress: Progress | None) -> None:
     for piece in pieces:
-        answer = _pool(STORED_S).request(
-            "PUT", piece.url, body=_body(piece, file, size, progress), headers=piece.headers
-        )
-        if answer.status >= 300:
-            raise HTTPError(f"the store answered {answer.status}")
+        with _asked("PUT", piece.url, piece.headers, _body(piece, file, size, progress)) as answer:
+            if answer.status >= 300:
+                raise WireError(f"the store answered {answer.status}")
 
 
 def _body(piece: Piece, file: BinaryIO, size: int, progress: Progress | None) -> Iterator[bytes]:
@@ -81,5 +79,9 @@ def _body(piece: Piece, file: BinaryIO, size: int, progress: Progress | None) ->
             progress(done, size)
 
 
-def _pool(read_s: float) -> urllib3.PoolManager:
-    return urllib3.PoolManager(retries=False, timeout=urllib3.Timeout(connect=CONNECT_S, read=read_s))
+def _asked(method: str, url: str, headers: Mapping[str, str], body: Iterator[bytes] | None = None) -> Response:
+    """By a connection of its own, to whoever has the bytes."""
+    parts = urlsplit(url)
+    target = parts.path + (f"?{parts.query}" if parts.query else "")
+    pool = Pool(f"{parts.scheme}://{parts.netloc}")
+    return pool.request(method, target, body=body, headers=headers, connect_s=CONNECT_S, read_s=STORED_S)

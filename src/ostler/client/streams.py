@@ -5,13 +5,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
-import urllib3
-from urllib3.exceptions import HTTPError, ReadTimeoutError
 
+from ostler.client.connections import ReadTimeout, Response, WireError
 from ostler.client.errors import HubUnreachable
 from ostler.client.transport import Patience, Transport
 
-CHUNK = 64 * 1024
 QUIET_S = 60.0
 """A stream that says nothing for so long is opened again: its hub's machine may be gone without a word."""
 
@@ -49,7 +47,7 @@ class Outage:
 class Stream:
     """One answer that is read as it comes. `close` may be called by another thread and ends the reading."""
 
-    def __init__(self, transport: Transport, response: urllib3.BaseHTTPResponse) -> None:
+    def __init__(self, transport: Transport, response: Response) -> None:
         self._transport = transport
         self._response = response
         self._closed = False
@@ -57,8 +55,8 @@ class Stream:
     def chunks(self) -> Iterator[bytes]:
         """Until the hub ends the answer. HubUnreachable where it broke off."""
         try:
-            yield from self._response.stream(CHUNK)
-        except HTTPError as error:
+            yield from self._response.stream()
+        except WireError as error:
             if not self._closed:
                 raise self._transport.unreachable(error) from error
         except (OSError, ValueError, AttributeError):
@@ -79,7 +77,7 @@ class Stream:
 
 def is_quiet(error: HubUnreachable) -> bool:
     """Nothing was said for a while, which is no outage."""
-    return isinstance(error.__cause__, ReadTimeoutError)
+    return isinstance(error.__cause__, ReadTimeout)
 
 
 def server_sent_events(chunks: Iterable[bytes]) -> Iterator[dict[str, Any]]:

@@ -11,33 +11,31 @@ from typing import BinaryIO
 from urllib.parse import urlencode
 
 import msgspec
-import urllib3
-from urllib3.exceptions import (
-    ConnectTimeoutError,
-    HTTPError,
-    LocationParseError,
-    NameResolutionError,
-    NewConnectionError,
-    ProtocolError,
-    ReadTimeoutError,
-    SSLError,
-)
 
 from ostler import __version__
+from ostler.client.connections import (
+    SEND_BYTES,
+    Broken,
+    ConnectTimeout,
+    Insecure,
+    NotConnected,
+    Pool,
+    ReadTimeout,
+    Response,
+    UnknownHost,
+    WireError,
+)
 from ostler.client.errors import BadInput, HubUnreachable, from_problem
 from ostler.domain.errors import NotAuthenticated
 from ostler.domain.hubs import LEADER_HEADER, Addresses
 from ostler.tls import Trust, is_untrusted
 
-CONNECTIONS = 256
-"""Kept open for the next request; never more than were in use at once, so a high number costs nothing."""
 CONNECT_S = 5.0
 READ_S = 60.0
 HASTY_S = 5.0
 """For the first answer, where there are other hubs to ask: of those, one may lead by now."""
 LATE_S = 3.0
 """For an answer, after the moment until which it is waited for: whoever waits for no time at all is answered, too."""
-SEND_BYTES = 256 * 1024
 BUSY = (502, 503, 504)
 """Answers of a hub that stops or starts, or of a proxy before one that is away."""
 
@@ -103,17 +101,14 @@ class Transport:
             headers["Authorization"] = f"Bearer {token}"
         self._trust = trust or Trust()
         secured = any(address.startswith("https:") for address in self.addresses.known)
-        context = self._trust.context if secured else None  # to make one takes as long as a command's start
+        self._context = self._trust.context if secured else None  # to make one takes as long as a command's start
         self._headers = headers
-        self._manager = urllib3.PoolManager(maxsize=CONNECTIONS, retries=False, ssl_context=context)
-        self._pools: dict[str, tuple[urllib3.HTTPConnectionPool, str]] = {}
-        """By address, and the beginning of its paths: to have the manager find that anew for each request takes a sixth
-        of what a request takes."""
+        self._pools: dict[str, Pool] = {}
 
     def close(self) -> None:
         self.closed.set()
-        self._manager.clear()
-        self._pools.clear()
+        for pool in list(self._pools.values()):
+            pool.close()
 
     def until(self, deadline: float) -> "Transport":
         """The same connections, for whoever waits no longer than until then."""
@@ -147,7 +142,7 @@ class Transport:
                 wait_s = read_s - READ_S + HASTY_S if hasty else read_s
                 return self._once(address, method, path, query, body, headers, wait_s)
             except HubUnreachable as error:
-                hasty = hasty and not isinstance(error.__cause__, ReadTimeoutError)
+                hasty = hasty and not isinstance(error.__cause__, ReadTimeout)
                 if not (repeatable or _never_taken(error)):
                     raise
                 if self.addresses.failed(address, error.leader or ""):
@@ -161,7 +156,7 @@ class Transport:
 
     def stream(
         self, path: str, *, query: Query | None = None, headers: Mapping[str, str] | None = None, read_s: float = READ_S
-    ) -> urllib3.BaseHTTPResponse:
+    ) -> Response:
         """An answer that is read as it comes: each hub is tried once, because only the reader knows where to go on."""
         while True:
             address = self.addresses.current
@@ -222,34 +217,30 @@ class Transport:
         body: Body | None,
         headers: Mapping[str, str] | None,
         read_s: float,
-    ) -> urllib3.BaseHTTPResponse:
+    ) -> Response:
         given = {name: value for name, value in (query or {}).items() if value is not None}
         asked = path + ("?" + urlencode(given) if given else "")
         read_s = min(read_s, max(0.0, self._deadline - time.monotonic()) + LATE_S)
-        timeout = urllib3.Timeout(connect=min(CONNECT_S, read_s), read=read_s)
         self._meet(address)
+        pool = self._pools.get(address) or self._find(address)
         try:
-            pool, before = self._pools.get(address) or self._find(address)
-            response = pool.request(
+            return pool.request(
                 method,
-                before + asked,
+                pool.path + asked,
                 body=body,
                 headers={**self._headers, **(headers or {})},
-                retries=False,
-                timeout=timeout,
-                preload_content=False,
-                redirect=False,
+                connect_s=min(CONNECT_S, read_s),
+                read_s=read_s,
             )
-        except LocationParseError:
-            raise BadInput(f"hub: {address!r} is not an address", [("hub", "not an http(s) URL")]) from None
-        except HTTPError as error:
+        except WireError as error:
             raise self.unreachable(error) from error
-        return response
 
-    def _find(self, address: str) -> tuple[urllib3.HTTPConnectionPool, str]:
-        before = (urllib3.util.parse_url(address).path or "").rstrip("/")
-        self._pools[address] = found = (self._manager.connection_from_url(address), before)
-        return found
+    def _find(self, address: str) -> Pool:
+        try:
+            found = Pool(address, self._context)
+        except ValueError:
+            raise BadInput(f"hub: {address!r} is not an address", [("hub", "not an http(s) URL")]) from None
+        return self._pools.setdefault(address, found)
 
     def _meet(self, address: str) -> None:
         """Nothing is sent to somebody else. Whether anybody is there the request itself will show."""
@@ -260,15 +251,15 @@ class Transport:
         except OSError:
             pass
 
-    def _rest(self, response: urllib3.BaseHTTPResponse) -> bytes:
+    def _rest(self, response: Response) -> bytes:
         try:
             data = response.read()
-        except HTTPError as error:
+        except WireError as error:
             raise self.unreachable(error) from error
         self._met.set()
         return data
 
-    def _refuse(self, response: urllib3.BaseHTTPResponse, body: bytes, where: str) -> None:
+    def _refuse(self, response: Response, body: bytes, where: str) -> None:
         error = from_problem(response.status, body, where)
         if response.status not in BUSY:
             raise error
@@ -279,7 +270,7 @@ class Transport:
 
 def _never_taken(error: HubUnreachable) -> bool:
     """It did not arrive, or at a hub that stands by."""
-    return error.leader is not None or isinstance(error.__cause__, (NewConnectionError, ConnectTimeoutError))
+    return error.leader is not None or isinstance(error.__cause__, NotConnected)
 
 
 def _doubt(error: Exception) -> str:
@@ -302,19 +293,19 @@ def _doubt(error: Exception) -> str:
 
 def _reason(error: Exception, may_speak_tls: bool) -> str:
     match error:
-        case NameResolutionError():
+        case UnknownHost():
             return "the host name is not known"
-        case NewConnectionError():
-            return "refused" if "refused" in str(error).lower() else str(error).rpartition(": ")[2]
-        case ConnectTimeoutError():
+        case ConnectTimeout():
             return "no connection in time"
-        case ReadTimeoutError():
+        case NotConnected():
+            return "refused" if "refused" in str(error).lower() else str(error)
+        case ReadTimeout():
             return "it took the request and did not answer in time"
-        case SSLError() if "WRONG_VERSION_NUMBER" in str(error):
+        case Insecure() if "WRONG_VERSION_NUMBER" in str(error):
             return "it speaks no TLS; is it http://?"
-        case SSLError():
+        case Insecure():
             return f"TLS: {error}"
-        case ProtocolError():
+        case Broken():
             return "the connection broke" + ("; is it https://?" if may_speak_tls else "")
         case _:
             return str(error)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 from ostler.domain.records import FeedRecord
 from ostler.hub.loop import Loop
+from ostler.hub.watched import Watched
 
 RECENT = 10_000
 
@@ -23,6 +24,7 @@ class Feed:
         self._grown = asyncio.Event()
         self._watchers: dict[str, list[asyncio.Future[None]]] = {}
         self.closed = False
+        self.watched = Watched()
 
     def close(self) -> None:
         """The hub stops: whoever watches is let go."""

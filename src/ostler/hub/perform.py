@@ -87,6 +87,7 @@ class Performer:
         self._metrics.observe(changes.feed)
         if self.traces is not None:
             self.traces.saw(changes.feed)
+        self._feed.watched.saw(changes)
         self._feed.publish(changes.feed)
 
     async def _specs(self, effects: list[Effect]) -> dict[str, bytes]:

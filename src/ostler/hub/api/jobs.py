@@ -27,6 +27,7 @@ from ostler.hub.feed import Feed
 from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
 from ostler.hub.new_job import new_job
+from ostler.hub.watched import View
 from ostler.ledger.base import JobView, Ledger
 from ostler.store.base import Shelf
 from ostler.store.streaming import STORE, in_thread
@@ -171,6 +172,8 @@ class JobsApi:
     async def show(self, request: Request) -> Response:
         caller, text = caller_of(request), request.path_params["id"]
         deadline = time.monotonic() + min(_seconds(request, "wait"), MAX_WAIT_S)
+        if self._is_under_way(text, caller) and (view := await self._until_ended(text, caller, deadline)) is not None:
+            return json_response(job_document(view.job, view.task, list(view.attempts.values())))
         watched = text.partition(".")[0]
         is_id = False
         while True:
@@ -186,6 +189,19 @@ class JobsApi:
                 if watched == target.job.id:
                     await changed(left)
                 watched = target.job.id
+
+    async def _until_ended(self, job_id: str, caller: Caller, deadline: float) -> View | None:
+        """None: it has not ended by then, or it is not single, or its rows are not at hand."""
+        if time.monotonic() >= deadline or not self._loop.ledger.is_at_hand:
+            return None
+        with self._feed.watched.following(self._loop.ledger, job_id) as view:
+            while view is not None:
+                with self._feed.watching(job_id) as changed:
+                    left = deadline - time.monotonic()
+                    if left <= 0 or not self._is_under_way(job_id, caller):
+                        return view if view.job.state in states.TERMINAL else None
+                    await changed(left)
+        return None
 
     def _is_under_way(self, job_id: str, caller: Caller) -> bool:
         """Known without a look into the ledger: memory is ahead of it, and an end is told once it is durable."""

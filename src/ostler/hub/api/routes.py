@@ -31,6 +31,7 @@ from ostler.domain.errors import (
 from ostler.domain.hubs import LEADER_HEADER
 from ostler.hub.access import Caller
 from ostler.hub.api.depth import must_be_shallow
+from ostler.hub.api.dispatch import Dispatch
 from ostler.hub.permissions import ANY_METHOD, ANYONE, SOCKET, Roles, roles_of
 from ostler.store.logs import WrongOffset
 
@@ -151,14 +152,16 @@ def number_in_query(request: Request, name: str, default: int, low: int, high: i
 
 def mounted(routes: list[Route], sockets: list[SocketRoute], refused: Refused) -> ASGIApp:
     """Everything that is answered to whoever was let in; each role to what the table of permissions says."""
+    guarded = [(route, _guarded(route, refused)) for route in routes]
     table: list[StarletteRoute | WebSocketRoute] = [
-        StarletteRoute(route.path, _AnyMethod(_guarded(route, refused)))
+        StarletteRoute(route.path, _AnyMethod(endpoint))
         if route.method == ANY_METHOD
-        else StarletteRoute(route.path, _guarded(route, refused), methods=[route.method])
-        for route in routes
+        else StarletteRoute(route.path, endpoint, methods=[route.method])
+        for route, endpoint in guarded
     ]
     table += [WebSocketRoute(socket.path, _guarded_socket(socket, refused)) for socket in sockets]
-    return Starlette(routes=table, exception_handlers={HTTPException: _http_error, Exception: _unexpected})
+    app = Starlette(routes=table, exception_handlers={HTTPException: _http_error, Exception: _unexpected})
+    return Dispatch(((route.method, route.path, endpoint) for route, endpoint in guarded), app, _failed)
 
 
 def _guarded(route: Route, refused: Refused) -> Handler:
@@ -226,6 +229,10 @@ def _allowed(request: Request) -> list[str]:
     routes = [route for route in request.app.routes if isinstance(route, StarletteRoute)]
     of_path = [route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE]
     return sorted({method for methods in of_path for method in methods})
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return await (_http_error if isinstance(error, HTTPException) else _unexpected)(request, error)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
