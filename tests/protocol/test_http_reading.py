@@ -294,6 +294,32 @@ async def test_wait_does_not_miss_an_end_that_comes_while_it_is_asked_for(api: A
     assert {found["state"] for found in answers} == {"cancelled"}
 
 
+@pytest.mark.parametrize("story", ["succeeds", "fails once", "is moved and cancelled", "is lost"])
+async def test_whoever_waited_is_told_the_same_as_whoever_looks_afterwards(
+    hub: RunningHub, api: Api, story: str
+) -> None:
+    worker = await hub.worker()
+    job = await api.submit(max_retries=1, gpu_count=1 if story == "is moved and cancelled" else 0)
+    waiting = asyncio.create_task(api.get(f"/v1/jobs/{job}?wait=30"))
+    await hub.turn()
+    if story == "is moved and cancelled":
+        await api.post(f"/v1/jobs/{job}/priority", {"priority": 7})
+        await api.cancel(job)
+    else:
+        task = await worker.take(job)
+        if story == "fails once":
+            await worker.end(task, "failed", 3, error="no luck")
+            task = await worker.take(job)
+        elif story == "is lost":
+            worker.forget(task)
+            await worker.beat(active=[])
+            task = await worker.take(job)
+        await worker.end(task, metrics={"loss": 0.25}, peak_memory_mib=77)
+    told = await asyncio.wait_for(waiting, 20)
+    assert told["finished_at"] is not None
+    assert told == await api.job(job)
+
+
 async def test_wait_for_an_array_lasts_until_all_of_it_has_ended(hub: RunningHub, api: Api) -> None:
     worker = await hub.worker()
     job = await api.submit(array=2)

@@ -176,8 +176,7 @@ class Response:
     def _leave(self) -> socket.socket | None:
         """The parser knows this object: without it nothing waits for the garbage collector, not even a socket."""
         connection, self._connection = self._connection, None
-        if connection is not None:
-            del self._parser
+        vars(self).pop("_parser", None)
         return connection
 
 
@@ -254,7 +253,7 @@ class Pool:
                 connection.sendall(b"0\r\n\r\n")
         except TimeoutError as error:
             raise ReadTimeout("it did not take the request in time") from error
-        except (BrokenPipeError, ConnectionResetError):
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             pass  # who refuses a request before it is whole has said why
         except OSError as error:
             raise Broken(str(error)) from error

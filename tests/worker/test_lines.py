@@ -1,0 +1,110 @@
+"""Tasks that were sent ahead, of which the first still needs something: those behind it are launched with it."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+from tests.worker.conftest import Worker, working
+from tests.worker.scripted_hub import ScriptedHub, assignment
+
+COMMAND = ("{python}", "-m", "ostler.task.call")
+
+
+class Line:
+    """`a1` waits for its payload; each of the others notes itself in a file, and comes after the one before it."""
+
+    def __init__(self, hub: ScriptedHub, folder: Path) -> None:
+        self.hub = hub
+        self.notes = folder / "notes"
+        self.payload = _noting(self.notes, "a1")
+        self.sha = hashlib.sha256(self.payload).hexdigest()
+
+    async def assign(self, *others: str) -> None:
+        """In one frame, as they come. `a1` asks for its payload, which is not to be had yet."""
+        self.hub.broken_blobs.add(self.sha)
+        first = assignment("a1", *COMMAND, metadata={"ostler.call": {"blob": self.sha}})
+        before = ["a1", *others]
+        await self.hub.send_batch(
+            ("job_assign", first), *(("job_assign", self.one(name, before[at])) for at, name in enumerate(others))
+        )
+        await self.hub.until(lambda: self.hub.requests)
+
+    def one(self, name: str, after: str, **more: Any) -> dict[str, Any]:
+        return assignment(name, "sh", "-c", f"echo {name} >>{self.notes}", after=[after], **more)
+
+    def let_have(self) -> None:
+        self.hub.blobs[self.sha] = self.payload
+        self.hub.broken_blobs.clear()
+
+    async def ends(self, count: int) -> dict[str, str]:
+        found = [await self.hub.next("job_result") for _ in range(count)]
+        return {end["attempt"]: end["state"] for end in found}
+
+    def noted(self) -> list[str]:
+        return self.notes.read_text().split() if self.notes.exists() else []
+
+
+def _noting(path: Path, name: str) -> bytes:
+    """A call that travels by value: a worker has none of this module."""
+    return cloudpickle.dumps(("call", lambda path, name: open(path, "a").write(f"{name}\n"), (str(path), name), {}))
+
+
+@pytest.fixture
+async def line(hub: ScriptedHub, worker: Worker, tmp_path: Path) -> Line:
+    return Line(hub, tmp_path)
+
+
+async def test_those_behind_one_that_waits_for_its_payload_run_after_it_one_by_one(line: Line) -> None:
+    await line.assign("a2", "a3", "a4")
+    assert line.noted() == []
+    line.let_have()
+    assert await line.ends(4) == dict.fromkeys(("a1", "a2", "a3", "a4"), "succeeded")
+    assert line.noted() == ["a1", "a2", "a3", "a4"]
+
+
+async def test_one_that_is_cancelled_in_its_line_does_not_run_and_those_behind_it_do(line: Line) -> None:
+    await line.assign("a2", "a3")
+    await line.hub.send("job_cancel", task_id="job-a2", attempt="a2", reason="by ann", grace_seconds=1)
+    assert await line.ends(1) == {"a2": "cancelled"}
+    line.let_have()
+    assert await line.ends(2) == {"a1": "succeeded", "a3": "succeeded"}
+    assert line.noted() == ["a1", "a3"]
+
+
+async def test_those_behind_one_that_is_cancelled_while_it_waits_for_its_payload_run(line: Line) -> None:
+    await line.assign("a2", "a3")
+    await line.hub.send("job_cancel", task_id="job-a1", attempt="a1", reason="by ann", grace_seconds=1)
+    assert await line.ends(3) == {"a1": "cancelled", "a2": "succeeded", "a3": "succeeded"}
+    assert line.noted() == ["a2", "a3"]
+
+
+async def test_those_behind_one_whose_payload_the_hub_does_not_have_run(line: Line) -> None:
+    await line.assign("a2", "a3")
+    line.hub.broken_blobs.clear()
+    assert await line.ends(3) == {"a1": "failed", "a2": "succeeded", "a3": "succeeded"}
+    assert line.noted() == ["a2", "a3"]
+
+
+async def test_one_that_needs_something_too_comes_after_the_one_that_it_stands_behind(line: Line) -> None:
+    other = _noting(line.notes, "a3")
+    sha = hashlib.sha256(other).hexdigest()
+    line.hub.blobs[sha] = other
+    await line.assign("a2")
+    third = assignment("a3", *COMMAND, after=["a2"], metadata={"ostler.call": {"blob": sha}})
+    await line.hub.send_batch(("job_assign", third), ("job_assign", line.one("a4", "a3")))
+    await line.hub.until(lambda: f"/v1/snapshots/{sha}" in line.hub.requests)
+    line.let_have()
+    assert await line.ends(4) == dict.fromkeys(("a1", "a2", "a3", "a4"), "succeeded")
+    assert line.noted() == ["a1", "a2", "a3", "a4"]
+
+
+async def test_a_worker_that_is_stopped_launches_none_of_a_line(hub: ScriptedHub, tmp_path: Path) -> None:
+    async with working(hub.url, tmp_path / "w1") as worker:
+        await hub.next("register")
+        line = Line(hub, tmp_path)
+        await line.assign("a2", "a3")
+        await worker.agent._starts.close()
+        assert not (tmp_path / "w1/attempts/a2").exists()
+    assert line.noted() == []
