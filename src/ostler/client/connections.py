@@ -74,7 +74,6 @@ class Response:
 
     def __init__(self, connection: socket.socket, is_head: bool, keep: Callable[[socket.socket], None]) -> None:
         self._connection: socket.socket | None = connection
-        self._is_head = is_head
         self._keep = keep
         self._parser = httptools.HttpResponseParser(self)
         self._parts: list[bytes] = []
@@ -183,7 +182,7 @@ class Response:
 class Pool:
     """The connections to one address. ValueError where it is none."""
 
-    def __init__(self, address: str, context: ssl.SSLContext | None = None) -> None:
+    def __init__(self, address: str, context: ssl.SSLContext | None = None, *, kept: int = KEPT) -> None:
         parts = urlsplit(address)
         if parts.scheme not in PORTS or not parts.hostname:
             raise ValueError("not an http(s) URL")
@@ -193,6 +192,7 @@ class Pool:
         self._context = (context or ssl.create_default_context()) if parts.scheme == "https" else None
         self._lock = threading.Lock()
         self._idle: list[socket.socket] = []
+        self._kept = kept
         self._closed = False
         self.path = parts.path.rstrip("/")
         """Before all paths."""
@@ -211,7 +211,8 @@ class Pool:
         connection = self._take() or self._connect(connect_s)
         try:
             connection.settimeout(read_s)
-            self._send(connection, head, body, chunked="content-length" not in map(str.lower, headers))
+            chunked = "content-length" not in map(str.lower, headers)
+            _send(connection, _pieces(head, body, chunked=chunked))
             return Response(connection, method == "HEAD", self._keep)
         except BaseException:
             connection.close()
@@ -236,27 +237,6 @@ class Pool:
         if any("\r" in line or "\n" in line for line in lines):
             raise ValueError("a header of several lines")
         return "\r\n".join([*lines, "\r\n"]).encode("latin-1")
-
-    def _send(
-        self, connection: socket.socket, head: bytes, body: bytes | Iterable[bytes] | None, *, chunked: bool
-    ) -> None:
-        try:
-            if body is None or isinstance(body, bytes):
-                whole = memoryview(head + (body or b""))
-                for first in range(0, len(whole), SEND_BYTES):
-                    connection.sendall(whole[first : first + SEND_BYTES])
-                return
-            connection.sendall(head)
-            for piece in body:
-                connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked and piece else piece)
-            if chunked:
-                connection.sendall(b"0\r\n\r\n")
-        except TimeoutError as error:
-            raise ReadTimeout("it did not take the request in time") from error
-        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
-            pass  # who refuses a request before it is whole has said why
-        except OSError as error:
-            raise Broken(str(error)) from error
 
     def _connect(self, connect_s: float) -> socket.socket:
         try:
@@ -292,10 +272,36 @@ class Pool:
 
     def _keep(self, connection: socket.socket) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < KEPT:
+            if not self._closed and len(self._idle) < self._kept:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+def _pieces(head: bytes, body: bytes | Iterable[bytes] | None, *, chunked: bool) -> Iterator[bytes | memoryview]:
+    """Of a request, as they are sent. What cannot be read of a body is no fault of a connection's."""
+    if body is None or isinstance(body, bytes):
+        whole = memoryview(head + (body or b""))
+        for first in range(0, len(whole), SEND_BYTES):
+            yield whole[first : first + SEND_BYTES]
+        return
+    yield head
+    for piece in body:
+        yield b"%x\r\n%b\r\n" % (len(piece), piece) if chunked and piece else piece
+    if chunked:
+        yield b"0\r\n\r\n"
+
+
+def _send(connection: socket.socket, pieces: Iterable[bytes | memoryview]) -> None:
+    for piece in pieces:
+        try:
+            connection.sendall(piece)
+        except TimeoutError as error:
+            raise ReadTimeout("it did not take the request in time") from error
+        except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+            return  # who refuses a request before it is whole has said why
+        except OSError as error:
+            raise Broken(str(error)) from error
 
 
 def _has_news(connection: socket.socket) -> bool:

@@ -83,5 +83,5 @@ def _asked(method: str, url: str, headers: Mapping[str, str], body: Iterator[byt
     """By a connection of its own, to whoever has the bytes."""
     parts = urlsplit(url)
     target = parts.path + (f"?{parts.query}" if parts.query else "")
-    pool = Pool(f"{parts.scheme}://{parts.netloc}")
+    pool = Pool(f"{parts.scheme}://{parts.netloc}", kept=0)
     return pool.request(method, target, body=body, headers=headers, connect_s=CONNECT_S, read_s=STORED_S)
