@@ -98,7 +98,7 @@ def in_the_worker(points: Points) -> None:
     socket, session, link = aiohttp.ClientWebSocketResponse, aiohttp.ClientSession, ostler.runtime.link.Link
     socket.send_frame = points.around_async(socket.send_frame, lambda *_: "frames to the hub")  # type: ignore[method-assign]
     session._request = points.around_async(session._request, lambda _, method, url, **more: f"{method} to the hub")  # type: ignore[method-assign]
-    link.send = points.around(link.send, lambda *_: "a line to the supervisor")  # type: ignore[method-assign]
+    link.send = points.around(link.send, lambda *_, **__: "a line to the supervisor")  # type: ignore[method-assign]
 
 
 def hurry() -> None:
