@@ -80,6 +80,22 @@ async def test_those_behind_one_that_is_cancelled_while_it_waits_for_its_payload
     assert line.noted() == ["a2", "a3"]
 
 
+async def test_who_stands_behind_one_that_is_cancelled_waits_for_the_one_before_that(
+    line: Line, tmp_path: Path
+) -> None:
+    over = tmp_path / "over"
+    await line.hub.assign("a0", "sh", "-c", f"until [ -e {over} ]; do sleep 0.02; done")
+    line.hub.broken_blobs.add(line.sha)
+    first = assignment("a1", *COMMAND, after=["a0"], metadata={"ostler.call": {"blob": line.sha}})
+    second = assignment("a2", "test", "-e", str(over), after=["a1"])
+    await line.hub.send_batch(("job_assign", first), ("job_assign", second))
+    await line.hub.until(lambda: line.hub.requests)
+    await line.hub.send("job_cancel", task_id="job-a1", attempt="a1", reason="by ann", grace_seconds=1)
+    assert await line.ends(1) == {"a1": "cancelled"}
+    over.touch()
+    assert await line.ends(2) == {"a0": "succeeded", "a2": "succeeded"}
+
+
 async def test_those_behind_one_whose_payload_the_hub_does_not_have_run(line: Line) -> None:
     await line.assign("a2", "a3")
     line.hub.broken_blobs.clear()

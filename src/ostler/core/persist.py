@@ -26,6 +26,7 @@ from ostler.domain.records import (
     TaskRecord,
     UsageRecord,
     WorkerRecord,
+    bring_up,
 )
 from ostler.domain.resources import Grant
 from ostler.domain.worker import Capabilities
@@ -38,7 +39,7 @@ def take_changes(fleet: Fleet, now: float) -> Changes:
     """Everything that changed since the last call, as rows."""
     touched, fleet.touched = fleet.touched, Touched()
     for name in touched.new_jobs.keys() & touched.jobs.keys():  # written once: as it is by now
-        _bring_up(touched.new_jobs[name], _progress(touched.jobs.pop(name), fleet))
+        bring_up(touched.new_jobs[name], _progress(touched.jobs.pop(name), fleet))
     changes = Changes(
         new_jobs=list(touched.new_jobs.values()),
         progress=[_progress(job, fleet) for job in touched.jobs.values()],
@@ -80,11 +81,6 @@ def _progress(job: Job, fleet: Fleet) -> JobProgress:
         blocked_on=sorted(job.blocked_on or ()),
         outgrown_mib=fleet.followers.outgrown_mib.get(job.id, 0),
     )
-
-
-def _bring_up(row: JobRecord, progress: JobProgress) -> None:
-    for name in JobProgress.__struct_fields__:
-        setattr(row, name, getattr(progress, name))
 
 
 def _task_row(task: Task) -> TaskRecord:

@@ -80,6 +80,12 @@ class JobProgress(msgspec.Struct, kw_only=True):
     outgrown_mib: int = 0
 
 
+def bring_up(job: JobRecord, part: JobProgress | JobTerms) -> None:
+    """The row as it is once this part has changed."""
+    for name in part.__struct_fields__:
+        setattr(job, name, getattr(part, name))
+
+
 class TaskRecord(msgspec.Struct, kw_only=True):
     """One task to which something has happened: it was placed at least once, or ended."""
 

@@ -2,7 +2,6 @@
 reader twice, and where the reader runs on the same core, the body waits until it has looked at the head alone."""
 
 import asyncio
-from typing import Any
 
 GO_ON = b"HTTP/1.1 100 "
 """No head of an answer: whoever waits for it has not sent its request yet."""
@@ -32,10 +31,10 @@ class HeadWithBody:
         self._let_go()
         self._transport.close()
 
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
     def _let_go(self) -> None:
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from ostler.domain.records import AttemptRecord, Changes, JobRecord, TaskRecord
+from ostler.domain.records import AttemptRecord, Changes, JobProgress, JobRecord, JobTerms, TaskRecord, bring_up
 from ostler.ledger.base import Ledger
 
 
@@ -43,12 +43,10 @@ class Watched:
         """They are durable."""
         if not self._views:
             return
-        for progress in changes.progress:
-            if (view := self._views.get(progress.id)) is not None:
-                view.job = msgspec.structs.replace(view.job, **msgspec.structs.asdict(progress))
-        for terms in changes.changed_terms:
-            if (view := self._views.get(terms.id)) is not None:
-                view.job = msgspec.structs.replace(view.job, **msgspec.structs.asdict(terms))
+        parts: list[JobTerms | JobProgress] = [*changes.changed_terms, *changes.progress]
+        for part in parts:
+            if (view := self._views.get(part.id)) is not None:
+                bring_up(view.job, part)
         for task in changes.tasks:
             if (view := self._views.get(task.job_id)) is not None:
                 view.task = task

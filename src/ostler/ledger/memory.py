@@ -26,6 +26,7 @@ from ostler.domain.records import (
     TokenRecord,
     UsageRecord,
     WorkerRecord,
+    bring_up,
 )
 from ostler.domain.states import LIVE, SUCCEEDED, TERMINAL
 from ostler.ledger.base import KINDS, TALLY, Changes, JobView, Old, Output, Snapshot, unknown_states
@@ -152,9 +153,7 @@ class MemoryLedger:
             raise LedgerError("a job in a state that is none")
 
     def _change(self, part: JobProgress | JobTerms) -> None:
-        job, mine = self._jobs[part.id], _own(part)
-        for field in mine.__struct_fields__:
-            setattr(job, field, getattr(mine, field))
+        bring_up(self._jobs[part.id], _own(part))
 
     def _keep_artifact(self, artifact: ArtifactRecord) -> None:
         """In order of their numbers, because one that is written again keeps its place in a dict."""

@@ -132,10 +132,11 @@ class Starts:
 
     async def _prepare_and_launch(self, order: Order) -> LetGo:
         """It, and at once all that have lined up behind it: one by one they would cost more than what they run."""
+        before_it = {name: self._preparing.get(name) for name in order.after}
         try:
             told = {order.attempt: await self._attempt(order, prepare=True)}
-        except asyncio.CancelledError:
-            told = {order.attempt: ()}  # it was called off, and those behind it were not
+        except asyncio.CancelledError:  # it was called off, and those behind it were not
+            told = {order.attempt: await _let_go_first(before_it)}
         line = deque((order.attempt,))
         while line:
             before = line.popleft()
