@@ -84,16 +84,18 @@ async def test_who_stands_behind_one_that_is_cancelled_waits_for_the_one_before_
     line: Line, tmp_path: Path
 ) -> None:
     over = tmp_path / "over"
-    await line.hub.assign("a0", "sh", "-c", f"until [ -e {over} ]; do sleep 0.02; done")
+    await line.hub.assign("a0", "sh", "-c", f"until [ -e {over} ]; do sleep 0.02; done; echo a0 >>{line.notes}")
     line.hub.broken_blobs.add(line.sha)
     first = assignment("a1", *COMMAND, after=["a0"], metadata={"ostler.call": {"blob": line.sha}})
-    second = assignment("a2", "test", "-e", str(over), after=["a1"])
-    await line.hub.send_batch(("job_assign", first), ("job_assign", second))
+    await line.hub.send_batch(("job_assign", first), ("job_assign", line.one("a2", "a1")))
     await line.hub.until(lambda: line.hub.requests)
     await line.hub.send("job_cancel", task_id="job-a1", attempt="a1", reason="by ann", grace_seconds=1)
     assert await line.ends(1) == {"a1": "cancelled"}
+    await line.hub.assign("b", "sleep", "0.1")  # as long as one that did not wait would have needed
+    assert await line.ends(1) == {"b": "succeeded"}
     over.touch()
     assert await line.ends(2) == {"a0": "succeeded", "a2": "succeeded"}
+    assert line.noted() == ["a0", "a2"]
 
 
 async def test_those_behind_one_whose_payload_the_hub_does_not_have_run(line: Line) -> None:
