@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import stat
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -390,3 +391,62 @@ async def test_what_runs_as_a_job_that_was_taken_late_is_not_told_as_ended_befor
             assert not is_alive(int(up.read_text()))
     finally:
         system.close()
+
+
+async def test_a_stop_and_a_look_that_come_to_the_same_end_tell_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = BatchRuntime(tmp_path, "here", lambda: None, "test")
+    files, fenced, looked = runtime._files, Gate(), Gate()
+    monkeypatch.setattr(files, "save", fenced.before(files.save, lambda attempt, record: record.fenced))
+    monkeypatch.setattr(files, "exit", looked.before(files.exit))
+    await runtime.launch(task("a"))
+    stop = asyncio.create_task(runtime.stop("a", "shutdown", 1.0))
+    await fenced.reached()
+    look = asyncio.create_task(runtime.to_signal(time.monotonic()))
+    await looked.reached()
+    fenced.open()
+    await stop
+    looked.open()
+    assert await look == {}
+    await runtime.close(stop_tasks=True)
+    assert [(end.attempt, end.stopped) async for end in runtime.ends()] == [("a", "shutdown")]
+
+
+async def test_what_is_stopped_while_its_files_are_written_ends_once_and_is_never_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = BatchRuntime(tmp_path, "here", lambda: None, "test")
+    files, written = runtime._files, Gate()
+    monkeypatch.setattr(files, "write", written.before(files.write))
+    launch = asyncio.create_task(runtime.launch(task("a", lease_s=60.0)))
+    await written.reached()
+    await runtime.stop("a", "cancelled", 1.0)
+    written.open()
+    await launch
+    assert runtime.to_submit(time.monotonic()) == []
+    await runtime.close(stop_tasks=True)
+    assert [(end.attempt, end.stopped) async for end in runtime.ends()] == [("a", "cancelled")]
+    assert files.records()["a"].ended is not None
+
+
+class Gate:
+    """Keeps a call, on whichever thread it is made, until it is opened."""
+
+    def __init__(self) -> None:
+        self._reached, self._opened = threading.Event(), threading.Event()
+
+    def before(self, call: Callable[..., Any], when: Callable[..., bool] = lambda *_: True) -> Callable[..., Any]:
+        def kept(*args: Any) -> Any:
+            if when(*args):
+                self._reached.set()
+                assert self._opened.wait(WAIT_S)
+            return call(*args)
+
+        return kept
+
+    async def reached(self) -> None:
+        assert await asyncio.to_thread(self._reached.wait, WAIT_S)
+
+    def open(self) -> None:
+        self._opened.set()

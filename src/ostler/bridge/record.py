@@ -3,6 +3,7 @@
 import contextlib
 import os
 import stat
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -56,6 +57,7 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._saving = threading.Lock()
 
     def path(self, attempt: str) -> Path:
         if not is_attempt_name(attempt):
@@ -87,7 +89,7 @@ class Folder:
     def save(self, attempt: str, record: Record) -> None:
         """As it is now, where there is room for that: a later process finds out the same from what it has. Of an
         attempt that was forgotten meanwhile nothing is written."""
-        with contextlib.suppress(OSError):
+        with self._saving, contextlib.suppress(OSError):  # or an older record could come to stand over a newer one
             _replace(self.path(attempt) / script.JOB / script.RECORD, msgspec.json.encode(record))
 
     def contact(self, attempt: str) -> float:

@@ -139,8 +139,9 @@ class BatchRuntime:
             self._leave(attempt)  # there is no room for it, and whoever asked is told
             raise
         live.not_before = 0.0
-        self._look_at_lease(attempt)
-        self._wake()
+        if attempt in self.live:  # it may have been stopped meanwhile
+            self._look_at_lease(attempt)
+            self._wake()
 
     def _ask(self, launch: Launch) -> Ask:
         limit_s = launch.deadline_s + launch.grace_s + LIMIT_SLACK_S if launch.deadline_s else 0.0
@@ -158,8 +159,8 @@ class BatchRuntime:
         self.live[attempt] = live
         self._quiet.clear()
 
-    def _leave(self, attempt: str) -> Live:
-        live = self.live.pop(attempt)
+    def _leave(self, attempt: str) -> Live | None:
+        live = self.live.pop(attempt, None)
         if not self.live:
             self._quiet.set()
         return live
@@ -332,7 +333,9 @@ class BatchRuntime:
             name for name, live in self.live.items() if self._is_in_line(live) and now >= live.since + self._patience_s
         ]
         for attempt in late:
-            live, rested = self.live[attempt], self.resting
+            live, rested = self.live.get(attempt), self.resting
+            if live is None:
+                continue  # it ended while another was handed back
             said = f"{self._system} did not start it within {self._patience_s:.0f} s"
             self.resting = f"{said}: {live.waits_for}"[:MOST_CHARACTERS]
             await self.call_back(attempt, f"{CALLED_BACK}: {self.resting}")
@@ -402,16 +405,18 @@ class BatchRuntime:
         return changed
 
     def _waits(self, attempt: str, waits_for: str) -> bool:
-        live = self.live[attempt]
+        live = self.live.get(attempt)
         waits_for = waits_for[:MOST_CHARACTERS]
-        if waits_for == live.waits_for:
+        if live is None or waits_for == live.waits_for:
             return False
         live.waits_for = waits_for
         self._turns.put_nowait(Turn(attempt, waits_for))
         return True
 
     async def _over(self, attempt: str, sight: Sight | None, now: float) -> bool:
-        live = self.live[attempt]
+        live = self.live.get(attempt)
+        if live is None:
+            return True  # it ended while another was looked at
         found = await asyncio.to_thread(self._found, attempt, live.record)
         live.over_since = live.over_since or now
         # What has begun and was never seen to run may run as another job, which the next look at all of them shows.
@@ -420,7 +425,7 @@ class BatchRuntime:
         if not is_settled and now < live.over_since + SETTLE_S:
             return True  # it is looked at again soon
         end, said = fate.conclude(attempt, live.record, sight, found, self._system)
-        if said:
+        if said and attempt in self.live:
             await asyncio.to_thread(self._files.say, attempt, said)
         self._tell(attempt, end)
         return True
@@ -434,7 +439,10 @@ class BatchRuntime:
         return any(live.over_since for live in self.live.values())
 
     def _tell(self, attempt: str, end: Ended) -> None:
+        """Once: whoever comes second, because a stop and a look came to the same end, tells nothing."""
         live = self._leave(attempt)
+        if live is None:
+            return
         end.task_id, end.finished_at = live.record.task_id, time.time()
         live.record.ended = end
         self._files.fence(attempt)
