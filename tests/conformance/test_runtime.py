@@ -14,6 +14,7 @@ from ostler.bridge.cluster import Cluster
 from ostler.runtime.base import Ended, Held, Launch, Runtime
 from ostler.runtime.fake import FakeMachine, FakeRuntime
 from ostler.runtime.process import ProcessRuntime
+from ostler.runtime.supervisors import SECOND, Supervisors
 
 WAIT_S = 20.0
 
@@ -97,6 +98,14 @@ class RealOne:
             os.close(gate)
 
 
+class TwoOfThem(RealOne):
+    """With both supervisors from the beginning, so that tasks are shared out among them."""
+
+    def worker(self) -> Runtime:
+        (self._folder / "state" / SECOND).mkdir(parents=True, exist_ok=True)
+        return Supervisors(self._folder / "state", idle_exit_s=5.0)
+
+
 class BatchOne(RealOne):
     """The processes are jobs of a batch system, and every worker is a bridge to it."""
 
@@ -124,12 +133,15 @@ class BatchOne(RealOne):
         self.system.close()
 
 
-@pytest.fixture(params=["fake", "process", "batch"])
+REAL = {"process": RealOne, "two processes": TwoOfThem, "batch": BatchOne}
+
+
+@pytest.fixture(params=["fake", *REAL])
 async def machine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Machine]:
     if request.param == "fake":
         yield FakeOne(tmp_path)
         return
-    real = RealOne(tmp_path) if request.param == "process" else BatchOne(tmp_path)
+    real = REAL[request.param](tmp_path)
     yield real
     last = real.worker()
     await last.open()
@@ -307,13 +319,13 @@ async def test_a_task_that_comes_after_others_starts_by_itself_when_the_last_of_
     machine: Machine,
 ) -> None:
     runtime = await _opened(machine)
-    await runtime.launch(machine.task("a"))
-    await runtime.launch(machine.task("b"))
-    later = machine.task("c")
-    later.after = ["a", "b", "unknown"]
-    await runtime.launch(later)
+    for attempt, after in (("a", []), ("b", ["a"]), ("c", ["a", "b", "unknown"])):
+        task = machine.task(attempt)
+        task.after = after
+        await runtime.launch(task)
     machine.let_end("a", 0)
     assert (await _next_end(runtime)).attempt == "a"
+    await machine.begun("b")
     again = machine.worker()
     held = {one.attempt: one.started_at for one in await again.open()}
     assert held["c"] == 0.0

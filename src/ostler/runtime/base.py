@@ -38,7 +38,8 @@ class Launch(msgspec.Struct, kw_only=True):
     of the same key, which stands for the environment and the user. "": in a process of its own."""
     after: list[str] = []
     """Held back until these attempts, as far as they are held, have ended; then started by the runtime itself, at once.
-    For the next task of a busy slot: nobody has to be asked between the two."""
+    For the next task of a busy slot: nobody has to be asked between the two. All are of one line, each launched after
+    the one before it."""
 
 
 class Held(msgspec.Struct, kw_only=True):

@@ -69,7 +69,15 @@ class ProcessRuntime:
     sent: a lost line, a lost connection and a killed supervisor are one case.
     """
 
-    def __init__(self, folder: Path, *, attempts: Path | None = None, idle_exit_s: float = 60.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        attempts: Path | None = None,
+        idle_exit_s: float = 60.0,
+        ends: "asyncio.Queue[Ended | Replaced | None] | None" = None,
+    ) -> None:
+        """`ends`: told there instead of by `ends()`, where others tell theirs."""
         self._folder = folder.absolute()
         self._attempts = (attempts or self._folder / ATTEMPTS).absolute()
         self._idle_exit_s = idle_exit_s
@@ -85,7 +93,7 @@ class ProcessRuntime:
         self._samples: dict[str, tuple[int, int]] = {}
         self._besides: dict[str, asyncio.Future[str]] = {}
         """Processes beside attempts that were asked for, and what keeps them from starting."""
-        self._ends: asyncio.Queue[Ended | Replaced | None] = asyncio.Queue()
+        self._ends: asyncio.Queue[Ended | Replaced | None] = asyncio.Queue() if ends is None else ends
         self._link: Link | None = None
         """Set while orders can be sent: connected, and the difference has been sent."""
         self._greeting: tuple[Link, asyncio.Future[list[Held]]] | None = None
@@ -197,6 +205,11 @@ class ProcessRuntime:
         self._folders[attempt] = folder = self._attempts / attempt
         return folder
 
+    @property
+    def live(self) -> int:
+        """How many have not ended."""
+        return len(self._live)
+
     async def close(self, *, stop_tasks: bool) -> None:
         if stop_tasks and self._connecting is not None:
             # The supervisor was just lost: the next one finds its tasks, and can be told to leave.
@@ -216,9 +229,9 @@ class ProcessRuntime:
 
     async def prune(self, *, keep_bytes: int, keep_age_s: float) -> int:
         """Bound what forgotten attempts take on the disk; how many bytes were freed."""
-        return await asyncio.to_thread(prune, self._attempts, self._holds, keep_bytes, keep_age_s, time.time())
+        return await asyncio.to_thread(prune, self._attempts, self.holds, keep_bytes, keep_age_s, time.time())
 
-    def _holds(self, attempt: str) -> bool:
+    def holds(self, attempt: str) -> bool:
         return attempt in self._live or attempt in self._unforgotten
 
     def _send(self, order: dict[str, Any], *, unhurried: bool = False) -> None:

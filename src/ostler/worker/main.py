@@ -24,8 +24,9 @@ from ostler.domain.hubs import Addresses
 from ostler.runtime.base import Runtime
 from ostler.runtime.identity import keep_to_itself
 from ostler.runtime.link import SupervisorUnreachable
-from ostler.runtime.process import ProcessRuntime, Replaced
+from ostler.runtime.process import Replaced
 from ostler.runtime.supervisor import ATTEMPTS
+from ostler.runtime.supervisors import Supervisors
 from ostler.tls import PIN, Trust
 from ostler.worker import disk, environment, offer
 from ostler.worker.accounts import Accounts, WorkerSettings, prepare
@@ -149,7 +150,9 @@ async def _work(options: WorkerOptions, folder: Path) -> None:
     )
     settings = load_settings(config.config_file(None, options.state_dir))
     accounts, tasks = _accounts(settings, options)
-    runtime = ProcessRuntime(folder, attempts=tasks and tasks / ATTEMPTS)
+    runtime = Supervisors(
+        folder, attempts=tasks and tasks / ATTEMPTS, may_be_two=state.batch_slots + state.service_slots > 1
+    )
     place = Place(
         memory_limit=settings.memory_limit,
         accounts=accounts,
@@ -214,7 +217,7 @@ def known_by(trust: Trust) -> dict[str, str]:
     return {"OSTLER_CA": str(Path(trust.given).expanduser().absolute())}
 
 
-async def _live(agent: Agent, runtime: ProcessRuntime, *beside: Coroutine[Any, Any, None]) -> None:
+async def _live(agent: Agent, runtime: Runtime, *beside: Coroutine[Any, Any, None]) -> None:
     """Until the agent has left, or anything beside it fails."""
     stop_tasks = True
     for number in (signal.SIGTERM, signal.SIGINT):

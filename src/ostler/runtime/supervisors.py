@@ -1,0 +1,145 @@
+"""Tasks as processes of this machine, shared out among two supervisors.
+
+A supervisor stands still from the start of a process until that has got a processor: on a busy machine most of a
+millisecond, in which it sees no end and starts nothing else. Two of them are seldom both held up. The second is started
+when the first has something to do and another task comes; what is only one at a time never needs it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+
+from ostler.runtime.base import Ended, Held, Launch
+from ostler.runtime.clock import also_asleep
+from ostler.runtime.link import SupervisorUnreachable
+from ostler.runtime.process import ProcessRuntime, Replaced
+from ostler.runtime.prune import prune
+from ostler.runtime.supervisor import ATTEMPTS
+
+SECOND = "second"
+REMEMBERED = 4096
+
+_log = logging.getLogger(__name__)
+
+
+class Supervisors:
+    """One `Runtime` of up to two, which have their attempts' folders in one place. A line of attempts, each after the
+    one before, is one supervisor's."""
+
+    def __init__(
+        self, folder: Path, *, attempts: Path | None = None, idle_exit_s: float = 60.0, may_be_two: bool = True
+    ) -> None:
+        self._ends: asyncio.Queue[Ended | Replaced | None] = asyncio.Queue()
+        self._second_folder = folder / SECOND
+        self._place = attempts or folder / ATTEMPTS
+        self._idle_exit_s = idle_exit_s
+        self._may_be_two = may_be_two
+        self._members = [self._member(folder)]
+        self._closed = 0
+        self._opening: asyncio.Task[None] | None = None
+        self._contact_at: float | None = None
+        """When the hub was last in contact, if anybody has told."""
+        self._homes: dict[str, ProcessRuntime] = {}
+        """Whose the latest attempts were: one that is launched late or twice is known there."""
+
+    def _member(self, folder: Path) -> ProcessRuntime:
+        return ProcessRuntime(folder, attempts=self._place, idle_exit_s=self._idle_exit_s, ends=self._ends)
+
+    async def open(self) -> list[Held]:
+        if self._second_folder.exists():  # it may hold something
+            self._members.append(self._member(self._second_folder))
+        held = await asyncio.gather(*(member.open() for member in self._members))
+        return [one for some in held for one in some]
+
+    async def launch(self, launch: Launch) -> None:
+        member = self._of(launch.attempt) or self._behind(launch.after) or self._idlest()
+        await member.launch(launch)
+        self._homes[launch.attempt] = member
+        if len(self._homes) > REMEMBERED:
+            del self._homes[next(iter(self._homes))]
+
+    async def stop(self, attempt: str, reason: str, grace_s: float) -> None:
+        if member := self._of(attempt):
+            await member.stop(attempt, reason, grace_s)
+
+    async def call_back(self, attempt: str, reason: str) -> None:
+        if member := self._of(attempt):
+            await member.call_back(attempt, reason)
+
+    async def beside(self, attempt: str, argv: list[str], env: dict[str, str]) -> str:
+        return await (self._of(attempt) or self._members[0]).beside(attempt, argv, env)
+
+    async def renew(self, age_s: float) -> None:
+        self._contact_at = max(self._contact_at or 0.0, also_asleep() - age_s)
+        for member in self._members:
+            await member.renew(age_s)
+
+    async def forget(self, attempt: str) -> None:
+        if member := self._of(attempt):
+            await member.forget(attempt)
+
+    def peaks(self) -> dict[str, int]:
+        return {attempt: mib for member in self._members for attempt, mib in member.peaks().items()}
+
+    def samples(self) -> dict[str, tuple[int, int]]:
+        return {attempt: one for member in self._members for attempt, one in member.samples().items()}
+
+    async def ends(self) -> AsyncIterator[Ended]:
+        while self._closed < len(self._members):
+            end = await self._ends.get()
+            if isinstance(end, Exception):
+                raise end
+            if end is None:
+                self._closed += 1
+            else:
+                yield end
+
+    def folder(self, attempt: str) -> Path:
+        return self._members[0].folder(attempt)
+
+    async def close(self, *, stop_tasks: bool) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+            await asyncio.gather(self._opening, return_exceptions=True)
+        await asyncio.gather(*(member.close(stop_tasks=stop_tasks) for member in self._members))
+
+    async def prune(self, *, keep_bytes: int, keep_age_s: float) -> int:
+        """Bound what forgotten attempts take on the disk; how many bytes were freed."""
+        return await asyncio.to_thread(prune, self._place, self._is_held, keep_bytes, keep_age_s, time.time())
+
+    def _is_held(self, attempt: str) -> bool:
+        return any(member.holds(attempt) for member in self._members)
+
+    def _of(self, attempt: str) -> ProcessRuntime | None:
+        for member in self._members:
+            if member.holds(attempt):
+                return member
+        return self._homes.get(attempt)
+
+    def _behind(self, after: Iterable[str]) -> ProcessRuntime | None:
+        found = {member for name in after for member in self._members if member.holds(name)}
+        if len(found) > 1:
+            raise ValueError(f"not of one line, so nothing can come after them: {', '.join(after)}")
+        return found.pop() if found else None
+
+    def _idlest(self) -> ProcessRuntime:
+        idlest = min(self._members, key=lambda member: member.live)
+        if idlest.live and self._may_be_two and len(self._members) == 1 and self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open_second())
+        return idlest
+
+    async def _open_second(self) -> None:
+        second = self._member(self._second_folder)
+        try:
+            await second.open()
+        except (OSError, SupervisorUnreachable) as error:
+            _log.warning("there is no second supervisor, and the first starts everything: %s", error)
+            return
+        except asyncio.CancelledError:
+            self._members.append(second)  # to be closed with the first
+            raise
+        if self._contact_at is not None:
+            await second.renew(also_asleep() - self._contact_at)
+        self._members.append(second)
