@@ -26,7 +26,8 @@ def environment(base: dict[str, str] | None = None, **more: Any) -> dict[str, st
     message = JobAssign(
         spec={"id": "job", "command": ["true"], **more}, attempt="a1", remaining_time=0, devices=[], **own
     )
-    return task_environment(base or {}, understand(message), Capabilities(), FOLDERS, "http://hub:7600")
+    base = base or {}
+    return {**base, **task_environment(base, understand(message), Capabilities(), FOLDERS, "http://hub:7600")}
 
 
 @pytest.mark.parametrize(

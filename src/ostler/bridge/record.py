@@ -77,7 +77,7 @@ class Folder:
         for name, content in launch.files.items():
             _write(folder / name, content)
         run = script.run_script(
-            launch.argv, launch.env, str(job), str(folder / WORK), with_devices=bool(launch.devices)
+            launch.argv, {**launch.base, **launch.env}, str(job), str(folder / WORK), with_devices=bool(launch.devices)
         )
         keep = script.keep_script(str(job), str(folder / LOG), launch.lease_s, launch.grace_s)
         _write(job / script.RUN, os.fsencode(run))

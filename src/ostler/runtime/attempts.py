@@ -77,7 +77,8 @@ class Folders:
             except OSError:
                 spares.append(spare)  # a folder is there, and not empty
             else:
-                if _complete(folder) and user is not None:
+                # Whoever prunes removes this one first: if it is there, all is.
+                if not os.path.lexists(f"{folder}/{WORK}") and _complete(folder) and user is not None:
                     _give(folder, user)
                 return True
         with contextlib.suppress(FileExistsError):

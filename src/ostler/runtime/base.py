@@ -14,6 +14,9 @@ class Launch(msgspec.Struct, kw_only=True):
     task_id: str
     argv: list[str]
     env: dict[str, str]
+    base: Mapping[str, str] = {}
+    """What all tasks of a worker have in their environment, where `env` does not say otherwise: one object for all,
+    which is not changed."""
     files: dict[str, bytes] = {}
     """Written into the attempt's folder before the start, by plain file name."""
     deadline_s: float = 0.0

@@ -5,7 +5,7 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ class _Live(msgspec.Struct):
     grace_s: float = 0.0
     order: dict[str, Any] | None = None
     """How to launch it; None if an earlier worker process did."""
+    base: Mapping[str, str] = {}
     stop: dict[str, Any] | None = None
 
 
@@ -83,8 +84,8 @@ class ProcessRuntime:
         self._idle_exit_s = idle_exit_s
         self._live: dict[str, _Live] = {}
         self._unforgotten: set[str] = set()
-        self._base: dict[str, str] = {}
-        """The environment that the supervisor was told last, for orders to differ from."""
+        self._base: Mapping[str, str] = {}
+        """That of the launch before, which the supervisor was told once."""
         self._folders: dict[str, Path] = {}
         """Those asked for lately: each is asked for several times, and a path takes its time to make."""
         self._contact_at: float | None = None
@@ -133,8 +134,8 @@ class ProcessRuntime:
             if value := getattr(launch, what):
                 order[what] = value
         grace_s = 2 * launch.grace_s if launch.stop else launch.grace_s
-        self._live[name] = _Live(launch.task_id, grace_s, order)
-        self._send_launch(order)
+        self._live[name] = live = _Live(launch.task_id, grace_s, order, launch.base)
+        self._send_launch(live)
 
     async def stop(self, attempt: str, reason: str, grace_s: float) -> None:
         live = self._live.get(attempt)
@@ -239,18 +240,15 @@ class ProcessRuntime:
         if self._link is not None:
             self._link.send(order, unhurried=unhurried)
 
-    def _send_launch(self, order: dict[str, Any]) -> None:
-        """Nearly all of an environment is that of every other task: it is sent once, and then what differs from it."""
-        env = order["env"]
-        own = {name: value for name, value in env.items() if self._base.get(name) != value}
-        if 2 * len(own) > len(env):
-            self._base, own = env, {}
-            self._send({"do": "base", "env": env})
-        told = {**order, "env": own}
-        if not env.keys() >= self._base.keys():
-            told["without"] = [name for name in self._base if name not in env]
+    def _send_launch(self, live: _Live) -> None:
+        """Nearly all of an environment is that of every other task: it is sent once."""
+        if live.order is None:
+            return
+        if live.base is not self._base and live.base != self._base:
+            self._base = live.base
+            self._send({"do": "base", "env": live.base})
         # One that waits for another's end is there in time.
-        self._send(told, unhurried=bool(order.get("after")))
+        self._send(live.order, unhurried="after" in live.order)
 
     async def _connect(self) -> list[Held]:
         link = await reach(self._folder, self._attempts, self._idle_exit_s, lambda: Link(self._heard, self._lost))
@@ -339,9 +337,9 @@ class ProcessRuntime:
                 error = "the supervisor lost its records"
                 self._tell(Ended(attempt=name, task_id="", exit_code=UNKNOWN_EXIT, error=error))
                 continue
-            if one_held is None and live.order is not None:
+            if one_held is None:
                 # Nothing of it is on the disk, so it was never started.
-                self._send_launch(live.order)
+                self._send_launch(live)
             if live.stop is not None:
                 self._send(live.stop)
 

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from ostler.runtime.attempts import LOG, is_attempt_name
+from ostler.runtime.attempts import LOG, WORK, is_attempt_name
 
 _PREPARED_S = 24 * 3600.0
 _REMOVED = ".removed-"
@@ -28,7 +28,9 @@ def prune(folder: Path, is_held: Callable[[str], bool], keep_bytes: int, keep_ag
         elif age_s > keep_age_s:
             freed += _remove_attempt(attempt)
         else:
-            freed += sum(remove(entry) for entry in attempt.iterdir() if entry.name != LOG)
+            # What shows first that something is missing goes first: meanwhile it may be given to another attempt.
+            for entry in sorted(attempt.iterdir(), key=lambda entry: entry.name != WORK):
+                freed += remove(entry) if entry.name != LOG else 0
             kept.append((age_s, _size(attempt), attempt))
     excess = sum(size for _, size, _ in kept) - keep_bytes
     for _, size, attempt in sorted(kept, reverse=True):

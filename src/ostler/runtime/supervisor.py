@@ -224,9 +224,7 @@ class Supervisor:
             case "base":
                 self._base = order["env"]
             case "launch" if not self._leaving:
-                order["env"] = env = {**self._base, **order["env"]}
-                for name in order.get("without", ()):
-                    del env[name]
+                order["env"] = {**self._base, **order["env"]}
                 if order["attempt"] in self._to_forget:
                     self._forget()
                 self._keeper.launch(order, now)

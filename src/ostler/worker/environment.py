@@ -65,9 +65,9 @@ def task_environment(
     port: int = 0,
     secrets: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """All that the task's process gets. `base` is what `inherited` gave, masks of visible devices included."""
+    """What the task's process gets beside `base`, which is what `inherited` gave, masks of visible devices included."""
     spec = order.spec
-    env = {**base, "PYTHONUNBUFFERED": "1"}
+    env = {"PYTHONUNBUFFERED": "1"}
     if spec.min_cpu_cores > 0:
         env["OMP_NUM_THREADS"] = str(max(1, int(spec.min_cpu_cores)))
     env.update(spec.env)

@@ -105,6 +105,7 @@ def make_launch(
         attempt=order.attempt,
         task_id=order.task_id,
         argv=argv,
+        base=base,
         env=env,
         files=files,
         deadline_s=order.remaining_s,
@@ -116,7 +117,7 @@ def make_launch(
         cores=order.spec.min_cpu_cores,
         asked_mib=order.spec.memory_limit_mib(1.0),
         devices=facts.devices,
-        warm=_warm_keys.key(order, env, place, capabilities) if _may_be_warm(order, facts) else "",
+        warm=_warm_keys.key(order, base, env, place, capabilities) if _may_be_warm(order, facts) else "",
     )
 
 
@@ -140,11 +141,18 @@ class _WarmKeys:
         self._asked: tuple[object, ...] = ()
         self._key = ""
 
-    def key(self, order: Order, env: Mapping[str, str], place: Place, capabilities: Capabilities) -> str:
+    def key(
+        self,
+        order: Order,
+        base: Mapping[str, str],
+        env: Mapping[str, str],
+        place: Place,
+        capabilities: Capabilities,
+    ) -> str:
         spec = order.spec
         asked = (spec.user_id, spec.env, spec.min_cpu_cores, place.hub, capabilities.gpu_backend)
         if self._base is not place.environment or self._asked != asked:
-            lasting = sorted(pair for pair in env.items() if pair[0] not in PER_ATTEMPT)
+            lasting = sorted(pair for pair in {**base, **env}.items() if pair[0] not in PER_ATTEMPT)
             self._key = hashlib.sha256(repr((spec.user_id, lasting)).encode()).hexdigest()
             self._base, self._asked = place.environment, asked
         return self._key
