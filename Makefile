@@ -19,7 +19,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PAGES := src/ostler/dashboard/static/index.html
 
 .DEFAULT_GOAL := help
-.PHONY: docs reference new-user help setup dashboard check format test systemd engine ray typescript schemathesis demo bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-dashboard bench-foresight pictures compiled test-compiled sim planted crash chaos lock audit-deps clean distclean
+.PHONY: docs reference new-user help setup dashboard check format test systemd engine ray typescript schemathesis demo bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-dashboard bench-foresight pictures compiled wheel test-compiled sim planted crash chaos lock audit-deps clean distclean
 
 help: ## print this list
 	@echo "Ostler: one control plane for a mixed fleet of machines that do machine learning"
@@ -143,6 +143,11 @@ bench-foresight: $(STAMP) ## time why, estimate and whatif on a large fleet, and
 
 compiled: $(STAMP) ## compile the deciding core into build/compiled (needs a C compiler); PYTHONPATH=build/compiled uses it
 	@$(BIN)/python compiled/build.py $(ARGS)
+
+wheel: $(STAMP) ## the package as wheels in dist/: plain, and with the compiled core for this Python on this platform
+	@$(PIP) wheel -q --no-deps --no-build-isolation -w dist .
+	@OSTLER_COMPILED=1 $(PIP) wheel -q --no-deps --no-build-isolation -w dist .
+	@ls dist/*.whl
 
 test-compiled: compiled ## the core's tests and some hundred worlds of the simulator over the compiled core
 	@PYTHONPATH=build/compiled OSTLER_TEST_COMPILED=1 $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/core tests/test_compiled.py $(ARGS)

@@ -44,6 +44,7 @@ def build(level: str = "1") -> None:
 
     shutil.rmtree(TARGET, ignore_errors=True)
     shutil.copytree(SOURCE, TARGET / "ostler", ignore=shutil.ignore_patterns("__pycache__"))
+    before = os.getcwd()
     os.chdir(TARGET)
     paths = [f"ostler/{name}" for name in modules()]
     # What is not compiled has been looked at by whoever checks the types of everything.
@@ -53,6 +54,7 @@ def build(level: str = "1") -> None:
     )
     made = ["--quiet", "build_ext", "--inplace", "--build-temp", str(TARGET / "c")]
     setup(name=NAME, packages=[], ext_modules=extensions, script_args=made)
+    os.chdir(before)
     for left in ("c", "build", ".mypy_cache"):
         shutil.rmtree(TARGET / left, ignore_errors=True)
     print(f"compiled: {len(paths)} modules, in {TARGET.relative_to(ROOT)}")

@@ -10,8 +10,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from benchmarks.peers.environments import NotInstalled, interpreter
-from benchmarks.peers.runs import BARE, OSTLER, PEERS, Found, System, run
+from benchmarks.peers.environments import ROOT, NotInstalled, interpreter
+from benchmarks.peers.runs import BARE, COMPILED, OSTLER, PEERS, Found, System, run
 from benchmarks.peers.table import page
 from benchmarks.yard import KEPT_IN
 
@@ -20,11 +20,12 @@ PAGE = Path(__file__).resolve().parent.parent / "peers.md"
 
 def turns(systems: list[System], number: int) -> list[System]:
     """Another one comes first in every round; the floor is always taken right before ours."""
-    by_turns = [one for one in systems if one is not BARE]
+    ours = [one for one in systems if one in (BARE, OSTLER, COMPILED)]
+    by_turns = [OSTLER, *(one for one in systems if one not in ours)]
     first = number * 2 % len(by_turns)
     order = by_turns[first:] + by_turns[:first]
     place = order.index(OSTLER)
-    return [*order[:place], BARE, *order[place:]]
+    return [*order[:place], *ours, *order[place + 1 :]]
 
 
 def measured(systems: list[System], options: argparse.Namespace) -> list[Found]:
@@ -75,7 +76,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="ostler-peers-") as folder:
         os.environ[KEPT_IN] = folder
-        text = page(measured([BARE, OSTLER, *wanted], options), options.rounds, load)
+        ours = [BARE, OSTLER, *([COMPILED] if (ROOT / COMPILED.path).exists() else [])]
+        text = page(measured([*ours, *wanted], options), options.rounds, load)
     options.to.write_text(text)
     print(f"\n{text}")
 

@@ -22,10 +22,13 @@ class System(NamedTuple):
     module: str
     environment: str = ""
     """Empty: it needs nothing but what we have."""
+    path: str = ""
+    """Where it finds another build of us, below the project's root."""
 
 
 BARE = System("bare posix_spawn", "benchmarks.peers.bare")
 OSTLER = System("Ostler", "benchmarks.peers.on_ostler")
+COMPILED = System("Ostler, its core compiled", "benchmarks.peers.on_ostler", path="build/compiled")
 PEERS = [
     System("HyperQueue", "benchmarks.peers.on_hyperqueue", "hyperqueue"),
     System("Ray", "benchmarks.peers.on_ray", "ray"),
@@ -93,8 +96,9 @@ def run(found: Found, works: dict[str, int], number: int, deadline_s: float) -> 
         found.failed = str(error)
         return
     command = [python, "-m", found.system.module, *(f"{k}={v}" for k, v in works.items())]
+    env = os.environ | ({"PYTHONPATH": str(ROOT / found.system.path)} if found.system.path else {})
     with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as complained:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=told, stderr=complained, start_new_session=True)
+        process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=told, stderr=complained, start_new_session=True)
         try:
             status = process.wait(deadline_s)
         except subprocess.TimeoutExpired:

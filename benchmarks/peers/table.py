@@ -4,7 +4,7 @@ import datetime
 import statistics
 from collections.abc import Callable, Collection, Iterable
 
-from benchmarks.peers.runs import Found, Series
+from benchmarks.peers.runs import COMPILED, OSTLER, Found, Series
 from benchmarks.yard import machine
 
 UNPLACED = "actors"
@@ -15,8 +15,10 @@ Figure = tuple[str, Series]
 
 
 def page(found: list[Found], rounds: int, load: float = 0.0) -> str:
-    """The first is the floor, the second is ours. `load` is what the machine had to do before this began."""
-    bare, ours, *peers = found
+    """The first is the floor, then come ours. `load` is what the machine had to do before this began."""
+    bare, *rest = found
+    ours = [one for one in rest if one.system in (OSTLER, COMPILED)]
+    peers = [one for one in rest if one not in ours]
     parts = [
         "# The peers, measured",
         f"Made by `make bench-peers` on {datetime.date.today()}: {machine()}; load average before: {load:.1f}. "
@@ -27,9 +29,9 @@ def page(found: list[Found], rounds: int, load: float = 0.0) -> str:
         "## Beside the fastest",
         "The ratio is taken within each round, then its median. W3 may take as long as the fastest peer and two "
         "commits on this disk. HyperQueue's W2 calls nothing, and is not compared.",
-        beside(bare, ours, peers),
+        *(beside(bare, one, peers) for one in ours),
         "## Jobs that cannot run, and one that can behind them (W4)",
-        queues([ours, *peers]),
+        queues(rest),
         "## How each is set up",
         setups(found),
     ]
@@ -68,7 +70,7 @@ def beside(bare: Found, ours: Found, peers: list[Found]) -> str:
         _ratio("W2, calls of an actor too", "W2", ours, _figures(peers, "W2", {NO_CALLS}), 1.5),
         _latency(ours, [(one.system.name, way) for one in peers for way in one.ways("W3", "p50_ms").values()]),
     ]
-    return table(["", "Ostler", "the fastest", "ratio", "bar", ""], [row for row in rows if row])
+    return table(["", ours.system.name, "the fastest", "ratio", "bar", ""], [row for row in rows if row])
 
 
 def _figures(found: Iterable[Found], work: str, without: Collection[str] = ()) -> list[Figure]:
