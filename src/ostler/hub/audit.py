@@ -310,9 +310,9 @@ def _cut(text: str, most: int) -> str:
 
 def _named(request: Request) -> str:
     """`workers/gpu-1`: what the path names, as far as it names something."""
-    parts = request.url.path.split("/")[2:]
     named = next(iter(request.path_params.values()), "")
-    return f"{parts[0].rstrip('s')}/{named}" if named and parts else ""
+    parts = request.scope["path"].split("/")[2:] if named else []
+    return f"{parts[0].rstrip('s')}/{named}" if parts else ""
 
 
 def _about(event: Event) -> tuple[str, str]:
