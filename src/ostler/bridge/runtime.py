@@ -240,6 +240,9 @@ class BatchRuntime:
     def folder(self, attempt: str) -> Path:
         return self._files.path(attempt)
 
+    def path(self, attempt: str) -> str:
+        return str(self.folder(attempt))
+
     async def close(self, *, stop_tasks: bool) -> None:
         if stop_tasks:
             longest_s = max((live.record.grace_s for live in self.live.values()), default=0.0)

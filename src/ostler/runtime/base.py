@@ -130,6 +130,10 @@ class Runtime(Protocol):
         """Where the attempt's files are: `log` (its output, stdout and stderr) and what it wrote."""
         ...
 
+    def path(self, attempt: str) -> str:
+        """The same as text, which takes a tenth of the time to make."""
+        ...
+
     async def close(self, *, stop_tasks: bool) -> None:
         """Leave. With `stop_tasks` the processes are stopped too; without, they go on and can be taken back."""
         ...

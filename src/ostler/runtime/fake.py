@@ -219,6 +219,9 @@ class FakeRuntime:
             raise ValueError(f"not an attempt id: {attempt!r}")
         return self.machine.folder / attempt
 
+    def path(self, attempt: str) -> str:
+        return str(self.folder(attempt))
+
     async def close(self, *, stop_tasks: bool) -> None:
         self._check("close")
         if stop_tasks:

@@ -1,6 +1,7 @@
 """Tasks as processes of this machine, kept by a supervisor that outlives the worker."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import secrets
@@ -22,7 +23,6 @@ from ostler.runtime.supervisor import ATTEMPTS
 
 ANSWER_S = 30.0
 LEAVING_S = 15.0
-FOLDERS_KEPT = 1024
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
 _SELDOM = ("after", "lease_s", "memory_mib", "stop", "user", "warm")
@@ -80,14 +80,12 @@ class ProcessRuntime:
     ) -> None:
         """`ends`: told there instead of by `ends()`, where others tell theirs."""
         self._folder = folder.absolute()
-        self._attempts = (attempts or self._folder / ATTEMPTS).absolute()
+        self._attempts = os.fspath((attempts or self._folder / ATTEMPTS).absolute())
         self._idle_exit_s = idle_exit_s
         self._live: dict[str, _Live] = {}
         self._unforgotten: set[str] = set()
         self._base: Mapping[str, str] = {}
         """That of the launch before, which the supervisor was told once."""
-        self._folders: dict[str, Path] = {}
-        """Those asked for lately: each is asked for several times, and a path takes its time to make."""
         self._contact_at: float | None = None
         """When the hub was last in contact, if anybody has told."""
         self._peaks: dict[str, int] = {}
@@ -115,11 +113,11 @@ class ProcessRuntime:
 
     async def launch(self, launch: Launch) -> None:
         name = launch.attempt
-        folder = self.folder(name)
+        path = self.path(name)
         if name in self._live or name in self._unforgotten:
             return
         if launch.files:
-            _write_files(folder, launch.files)
+            _write_files(path, launch.files)
         order: dict[str, Any] = {
             "do": "launch",
             "attempt": name,
@@ -180,7 +178,6 @@ class ProcessRuntime:
             raise ValueError(f"attempt {attempt} has not ended, so it cannot be forgotten")
         if attempt in self._unforgotten:
             self._unforgotten.discard(attempt)
-            self._folders.pop(attempt, None)
             self._send({"do": "forget", "attempt": attempt}, unhurried=True)
 
     def peaks(self) -> dict[str, int]:
@@ -196,15 +193,12 @@ class ProcessRuntime:
             yield end
 
     def folder(self, attempt: str) -> Path:
-        known = self._folders.get(attempt)
-        if known is not None:
-            return known
+        return Path(self.path(attempt))
+
+    def path(self, attempt: str) -> str:
         if not attempts.is_attempt_name(attempt):
             raise ValueError(f"not an attempt id: {attempt!r}")
-        if len(self._folders) >= FOLDERS_KEPT:
-            self._folders.clear()
-        self._folders[attempt] = folder = self._attempts / attempt
-        return folder
+        return f"{self._attempts}/{attempt}"
 
     @property
     def live(self) -> int:
@@ -230,7 +224,7 @@ class ProcessRuntime:
 
     async def prune(self, *, keep_bytes: int, keep_age_s: float) -> int:
         """Bound what forgotten attempts take on the disk; how many bytes were freed."""
-        return await asyncio.to_thread(prune, self._attempts, self.holds, keep_bytes, keep_age_s, time.time())
+        return await asyncio.to_thread(prune, Path(self._attempts), self.holds, keep_bytes, keep_age_s, time.time())
 
     def holds(self, attempt: str) -> bool:
         return attempt in self._live or attempt in self._unforgotten
@@ -251,7 +245,7 @@ class ProcessRuntime:
         self._send(live.order, unhurried="after" in live.order)
 
     async def _connect(self) -> list[Held]:
-        link = await reach(self._folder, self._attempts, self._idle_exit_s, lambda: Link(self._heard, self._lost))
+        link = await reach(self._folder, Path(self._attempts), self._idle_exit_s, lambda: Link(self._heard, self._lost))
         answer: asyncio.Future[list[Held]] = asyncio.get_running_loop().create_future()
         self._greeting = (link, answer)
         link.send({"do": "list"})
@@ -282,7 +276,7 @@ class ProcessRuntime:
         elif said.kind == "held" and self._greeting is not None:
             # Here and now, not when `_connect` wakes up: the next line may be the end of one of these.
             self._link, answer = self._greeting
-            if said.attempts not in ("", os.fspath(self._attempts)) and not answer.done():
+            if said.attempts not in ("", self._attempts) and not answer.done():
                 told = (
                     f"the supervisor of {self._folder} has its tasks in {said.attempts}; wait for a minute after they"
                 )
@@ -373,11 +367,12 @@ class ProcessRuntime:
             _log.error("the way back to the supervisor failed", exc_info=error)
 
 
-def _write_files(folder: Path, files: dict[str, bytes]) -> None:
+def _write_files(folder: str, files: dict[str, bytes]) -> None:
     wrong = [name for name in files if not attempts.is_file_name(name)]
     if wrong:
         raise ValueError(f"not a plain file name: {wrong[0]!r}")
-    folder.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
     for name, content in files.items():
-        with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with open(os.open(f"{folder}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(content)

@@ -99,6 +99,9 @@ class Supervisors:
     def folder(self, attempt: str) -> Path:
         return self._members[0].folder(attempt)
 
+    def path(self, attempt: str) -> str:
+        return self._members[0].path(attempt)
+
     async def close(self, *, stop_tasks: bool) -> None:
         if self._opening is not None:
             self._opening.cancel()

@@ -70,15 +70,15 @@ def make_launch(
     facts: Facts,
     *,
     capabilities: Capabilities,
-    folder: Path,
+    home: str,
     checkpoint: str,
     blob: Path | None,
     python: str,
     secrets: dict[str, str] | None = None,
 ) -> Launch:
-    """`facts` are the order's, completed; `blob` is where the function's payload lies, if it did not come with it."""
+    """`facts` are the order's, completed; `home` is the attempt's folder; `blob` is where the function's payload lies,
+    if it did not come with it."""
     files = {}
-    home = str(folder)
     call = str(blob) if blob is not None else ""
     if order.payload is not None and blob is None:
         files[CALL_FILE] = order.payload.inline

@@ -218,7 +218,7 @@ class Starts:
                 self._place,
                 facts,
                 capabilities=self._capabilities(),
-                folder=self._runtime.folder(order.attempt),
+                home=self._runtime.path(order.attempt),
                 checkpoint=self._checkpoints.open(order.task_id, user, is_short=bool(order.after)),
                 blob=self._blobs.path(blob) if blob else None,
                 python=sys.executable,
