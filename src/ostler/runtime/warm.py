@@ -23,7 +23,7 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from ostler.runtime.frames import pack, unpack
+from ostler.runtime.frames import quote, unpack
 from ostler.runtime.identity import wanted_by
 from ostler.runtime.processes import ProcessTable
 from ostler.runtime.spawn import spawn
@@ -52,6 +52,7 @@ PER_ATTEMPT = frozenset(
 )
 """Variables that come with each order. All the others are the interpreter's for life, and part of its key."""
 
+_QUOTED = tuple((name, quote(name)) for name in sorted(PER_ATTEMPT))
 _CHANNEL = 3
 _MAX_PACKET_BYTES = 128 * 1024
 _GO_ON = b"go on"
@@ -161,8 +162,9 @@ class Pool:
 
     def send(self, interpreter: Interpreter, order: dict[str, Any], log: str, work: str) -> bool:
         env = order["env"]
-        given = {key: env[key] for key in PER_ATTEMPT if key in env}
-        packet = pack({"attempt": order["attempt"], "env": given, "log": log, "work": work})
+        given = ",".join([f"{quoted}:{quote(env[key])}" for key, quoted in _QUOTED if key in env])
+        who = quote(order["attempt"])
+        packet = f'{{"attempt":{who},"env":{{{given}}},"log":{quote(log)},"work":{quote(work)}}}\n'.encode()
         try:
             return interpreter.channel.send(packet) == len(packet)
         except OSError:
