@@ -7,8 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from ostler.runtime.base import Ended, Launch
-from ostler.runtime.process import ProcessRuntime
+from ostler.runtime.base import Ended, Launch, Runtime
 
 PATH = os.environ.get("PATH", os.defpath)
 WAIT_S = 20.0
@@ -76,7 +75,7 @@ with open(post, "wb") as file:
 class Ends:
     """Collects a runtime's ends as they come."""
 
-    def __init__(self, runtime: ProcessRuntime) -> None:
+    def __init__(self, runtime: Runtime) -> None:
         self.seen: list[Ended] = []
         self._more = asyncio.Event()
         self._task = asyncio.create_task(self._collect(runtime))
@@ -94,7 +93,7 @@ class Ends:
         async with asyncio.timeout(WAIT_S):
             await self._task
 
-    async def _collect(self, runtime: ProcessRuntime) -> None:
+    async def _collect(self, runtime: Runtime) -> None:
         async for end in runtime.ends():
             self.seen.append(end)
             self._more.set()

@@ -10,6 +10,7 @@ import psutil
 import pytest
 from tests.e2e.paddock import until
 from tests.runtime.tasks import WAIT_S, A, B, Ends, Signpost, processes_of, shell, supervisor_pid
+from tests.runtime.test_warm import Calls
 
 from ostler.runtime.process import ProcessRuntime
 from ostler.runtime.supervisors import SECOND, Supervisors
@@ -101,6 +102,14 @@ async def test_a_line_is_one_supervisor_s_and_two_lines_are_two_s(
         await ends.of(f"{attempt}-2")
         logs = [int((both.folder(f"{attempt}-{number}") / "log").read_text()) for number in range(3)]
         assert logs == [keepers[attempt]] * 3
+
+
+async def test_functions_stay_where_the_interpreters_are(tmp_path: Path, both: Supervisors, ends: Ends) -> None:
+    """However much there is to do: it is a start that a supervisor is kept waiting by."""
+    await running(tmp_path, both, A)
+    calls = Calls(both, ends)
+    assert len({await calls.value(os.getpid) for _ in range(3)}) == 1
+    assert await calls.value(os.getppid) == supervisor_pid(both.folder(A).parent.parent) == keeper_of(A)
 
 
 async def test_what_is_to_come_after_two_lines_is_refused(tmp_path: Path, both: Supervisors) -> None:

@@ -20,6 +20,7 @@ from tests.runtime.tasks import Ends, Signpost, gone, is_alive, supervisor_pid
 from ostler.runtime import warm
 from ostler.runtime.base import Launch
 from ostler.runtime.process import ProcessRuntime
+from ostler.runtime.supervisors import Supervisors
 
 ME = f"w{os.getpid()}"
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # no interpreter elsewhere finds this file
@@ -29,7 +30,7 @@ NAMES = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONUNBUFFERED": "1"}
 class Calls:
     """Launches functions, each as an attempt of its own, and opens what they leave."""
 
-    def __init__(self, runtime: ProcessRuntime, ends: Ends) -> None:
+    def __init__(self, runtime: ProcessRuntime | Supervisors, ends: Ends) -> None:
         self.runtime, self.ends = runtime, ends
         self.count = 0
 

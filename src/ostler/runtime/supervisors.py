@@ -54,7 +54,7 @@ class Supervisors:
         return [one for some in held for one in some]
 
     async def launch(self, launch: Launch) -> None:
-        member = self._of(launch.attempt) or self._behind(launch.after) or self._idlest()
+        member = self._of(launch.attempt) or self._behind(launch.after) or self._for_new(launch)
         await member.launch(launch)
         self._homes[launch.attempt] = member
         if len(self._homes) > REMEMBERED:
@@ -127,7 +127,9 @@ class Supervisors:
             raise ValueError(f"not of one line, so nothing can come after them: {', '.join(after)}")
         return found.pop() if found else None
 
-    def _idlest(self) -> ProcessRuntime:
+    def _for_new(self, launch: Launch) -> ProcessRuntime:
+        if launch.warm:
+            return self._members[0]  # nothing is started for it, and the interpreter that ran the last one is there
         idlest = min(self._members, key=lambda member: member.live)
         if idlest.live and self._may_be_two and len(self._members) == 1 and self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open_second())
