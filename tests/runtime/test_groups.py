@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from ostler.runtime import groups as module
 from ostler.runtime.groups import Groups, open_groups
 
 
@@ -64,6 +65,26 @@ def test_a_supervisor_that_starts_again_finds_the_same_group(tmp_path: Path) -> 
     kernel.own.write_text("0::/a/ostler\n")
     assert kernel.open().usable
     assert not (kernel.base / "ostler" / "ostler").exists()
+
+
+def test_a_group_that_another_supervisor_removes_before_anybody_is_in_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel(tmp_path, "/a", handed=True)
+    groups, group = kernel.open(), kernel.base / "task-one"
+    removed = []
+
+    def write(path: str, text: str) -> None:
+        if not removed:
+            removed.append(path)
+            kernel.open().clean()
+        real(path, text)
+
+    real = module._write
+    monkeypatch.setattr(module, "_write", write)
+    with groups.inside("one", 1024):
+        assert (group / "cgroup.procs").read_text() == "0"
+    assert removed == [str(group / "memory.max")]
 
 
 def test_a_task_is_born_in_its_group_and_we_come_back_whatever_happens(tmp_path: Path) -> None:

@@ -41,6 +41,18 @@ class Groups:
     @contextlib.contextmanager
     def _inside(self, attempt: str, memory_mib: int) -> Iterator[None]:
         group = f"{self._base}/{PREFIX}{attempt}"
+        try:
+            self._enter(group, memory_mib)
+        except FileNotFoundError:  # another supervisor of this worker has just begun, and removed what was empty
+            self._enter(group, memory_mib)
+        try:
+            yield
+        finally:
+            _write(f"{self._base}/{OURS}/cgroup.procs", "0")
+            with contextlib.suppress(OSError):
+                _write(f"{group}/memory.max", str(memory_mib * MIB))
+
+    def _enter(self, group: str, memory_mib: int) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(group)
         limit = f"{group}/memory.max"
@@ -50,12 +62,6 @@ class Groups:
         if "pids" in self._controllers:
             _write(f"{group}/pids.max", str(MOST_PROCESSES))
         _write(f"{group}/cgroup.procs", "0")
-        try:
-            yield
-        finally:
-            _write(f"{self._base}/{OURS}/cgroup.procs", "0")
-            with contextlib.suppress(OSError):
-                _write(limit, str(memory_mib * MIB))
 
     def leave(self, attempt: str) -> None:
         """Nothing of it is left."""
