@@ -14,12 +14,16 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 WANTED = "OSTLER_COMPILED"
 
 
+def is_wanted() -> bool:
+    return os.environ.get(WANTED, "") not in ("", "0")
+
+
 class CompiledCore(BuildHookInterface):  # type: ignore[type-arg]
     def dependencies(self) -> list[str]:
-        return ["mypy[mypyc]>=2.0", "setuptools", "msgspec>=0.20"] if os.environ.get(WANTED) else []
+        return ["mypy[mypyc]>=2.0", "setuptools", "msgspec>=0.20"] if is_wanted() else []
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        if not os.environ.get(WANTED) or version == "editable":
+        if not is_wanted() or version == "editable":
             return
         sys.path.insert(0, str(Path(self.root) / "compiled"))
         from build import TARGET, build

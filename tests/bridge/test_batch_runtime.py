@@ -430,6 +430,42 @@ async def test_what_is_stopped_while_its_files_are_written_ends_once_and_is_neve
     assert files.records()["a"].ended is not None
 
 
+async def test_what_is_stopped_and_forgotten_while_its_files_are_written_leaves_no_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = BatchRuntime(tmp_path, "here", lambda: None, "test")
+    files, written = runtime._files, Gate()
+    monkeypatch.setattr(files, "write", written.before(files.write))
+    launch = asyncio.create_task(runtime.launch(task("a")))
+    await written.reached()
+    await runtime.stop("a", "cancelled", 1.0)
+    await next_end(runtime)
+    await runtime.forget("a")
+    written.open()
+    await launch
+    assert files.records() == {}
+
+
+async def test_a_cancel_that_comes_while_it_is_called_back_is_what_ended_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = BatchRuntime(tmp_path, "here", lambda: None, "test")
+    files, fenced, saved = runtime._files, Gate(), Gate()
+    await runtime.launch(task("a"))
+    with monkeypatch.context() as slow:
+        slow.setattr(files, "fence", fenced.before(files.fence))
+        slow.setattr(files, "save", saved.before(files.save, lambda attempt, record: record.stopped == "cancelled"))
+        back = asyncio.create_task(runtime.call_back("a", "called back"))
+        await fenced.reached()
+        cancel = asyncio.create_task(runtime.stop("a", "cancelled", 1.0))
+        await saved.reached()
+        fenced.open()
+        await back
+        saved.open()
+        await cancel
+    assert (await next_end(runtime)).stopped == "cancelled"
+
+
 class Gate:
     """Keeps a call, on whichever thread it is made, until it is opened."""
 

@@ -14,7 +14,7 @@ from ostler.bridge.cluster import Cluster
 from ostler.runtime.base import Ended, Held, Launch, Runtime
 from ostler.runtime.fake import FakeMachine, FakeRuntime
 from ostler.runtime.process import ProcessRuntime
-from ostler.runtime.supervisors import SECOND, Supervisors
+from ostler.runtime.supervisors import Supervisors
 
 WAIT_S = 20.0
 
@@ -99,10 +99,9 @@ class RealOne:
 
 
 class TwoOfThem(RealOne):
-    """With both supervisors from the beginning, so that tasks are shared out among them."""
+    """Tasks are shared out among two supervisors."""
 
     def worker(self) -> Runtime:
-        (self._folder / "state" / SECOND).mkdir(parents=True, exist_ok=True)
         return Supervisors(self._folder / "state", idle_exit_s=5.0)
 
 

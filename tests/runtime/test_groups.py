@@ -3,6 +3,7 @@
 What the kernel does with these files is in its own documentation; here is what we write, and when we leave it alone.
 """
 
+import errno
 import os
 from pathlib import Path
 
@@ -85,6 +86,26 @@ def test_a_group_that_another_supervisor_removes_before_anybody_is_in_it_is_made
     with groups.inside("one", 1024):
         assert (group / "cgroup.procs").read_text() == "0"
     assert removed == [str(group / "memory.max")]
+
+
+def test_somebody_born_in_the_group_while_it_is_divided_is_moved_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel divides no group that has a process in it."""
+    kernel = Kernel(tmp_path, "/a", handed=True)
+    refused = []
+
+    def write(path: str, text: str) -> None:
+        if path.endswith("cgroup.subtree_control") and not refused:
+            refused.append(path)
+            (kernel.base / "cgroup.procs").write_text("13\n")
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        real(path, text)
+
+    real = module._write
+    monkeypatch.setattr(module, "_write", write)
+    assert kernel.open().usable
+    assert refused and (kernel.base / "ostler" / "cgroup.procs").read_text() == "13"
 
 
 def test_a_task_is_born_in_its_group_and_we_come_back_whatever_happens(tmp_path: Path) -> None:

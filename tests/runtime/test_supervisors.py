@@ -12,7 +12,7 @@ from tests.e2e.paddock import until
 from tests.runtime.tasks import WAIT_S, A, B, Ends, Signpost, processes_of, shell, supervisor_pid
 from tests.runtime.test_warm import Calls
 
-from ostler.runtime.process import ProcessRuntime
+from ostler.runtime.link import SupervisorUnreachable
 from ostler.runtime.supervisors import SECOND, Supervisors
 
 C = f"c-{os.getpid()}"
@@ -25,8 +25,6 @@ def state(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def both(state: Path) -> AsyncIterator[Supervisors]:
-    """Both of them are there from the beginning."""
-    (state / SECOND).mkdir(parents=True)
     runtime = Supervisors(state, idle_exit_s=5.0)
     await runtime.open()
     yield runtime
@@ -52,36 +50,29 @@ async def running(tmp_path: Path, runtime: Supervisors, attempt: str, **more: ob
     return gate
 
 
-async def test_the_second_is_started_when_one_task_comes_beside_another_and_not_before(
-    tmp_path: Path, state: Path
-) -> None:
-    runtime = Supervisors(state, idle_exit_s=5.0)
-    await runtime.open()
-    ends = Ends(runtime)
-    for attempt in (A, B):
-        (await running(tmp_path, runtime, attempt)).write("0\n")
-        await ends.of(attempt)
-    assert not (state / SECOND).exists()
-    gate = await running(tmp_path, runtime, C)
-    await runtime.launch(shell(f"{C}-2", "true"))
-    await ends.of(f"{C}-2")  # by the first, while the second starts
-    await asyncio.to_thread(until, lambda: len(runtime._members) == 2, "the second has come", WAIT_S)
-    beside = await running(tmp_path, runtime, f"{C}-3")
-    assert keeper_of(f"{C}-3") == supervisor_pid(state / SECOND) != keeper_of(C) == supervisor_pid(state)
-    beside.write("0\n")
-    gate.write("0\n")
-    await runtime.close(stop_tasks=True)
-    await ends.finished()
-
-
 async def test_a_worker_that_runs_one_task_at_a_time_has_one_supervisor(tmp_path: Path, state: Path) -> None:
-    runtime = Supervisors(state, idle_exit_s=5.0, may_be_two=False)
+    runtime = Supervisors(state, idle_exit_s=5.0, two=False)
     await runtime.open()
     await running(tmp_path, runtime, A)
     await running(tmp_path, runtime, B)
     assert keeper_of(A) == keeper_of(B) == supervisor_pid(state)
     assert not (state / SECOND).exists()
     await runtime.close(stop_tasks=True)
+
+
+async def test_what_the_second_holds_is_taken_back_by_a_worker_that_needs_only_one(
+    tmp_path: Path, state: Path, both: Supervisors
+) -> None:
+    gates = {attempt: await running(tmp_path, both, attempt) for attempt in (A, B)}
+    await both.close(stop_tasks=False)
+    again = Supervisors(state, idle_exit_s=5.0, two=False)
+    assert sorted(one.attempt for one in await again.open()) == [A, B]
+    ends = Ends(again)
+    gates[B].write("3\n")
+    assert (await ends.of(B)).exit_code == 3
+    await running(tmp_path, again, C)
+    assert keeper_of(C) == keeper_of(A) == supervisor_pid(state)
+    await again.close(stop_tasks=True)
 
 
 async def test_a_line_is_one_supervisor_s_and_two_lines_are_two_s(
@@ -173,49 +164,30 @@ async def test_what_was_forgotten_does_not_run_again_whoever_has_nothing_to_do(
     assert ran.read_text() == "\n"
 
 
-async def test_one_that_comes_late_knows_of_the_contact_that_there_was(tmp_path: Path, state: Path) -> None:
-    """Without one, a task with a lease is not started."""
-    runtime = Supervisors(state, idle_exit_s=5.0)
-    await runtime.open()
-    await runtime.renew(0.0)
-    await running(tmp_path, runtime, A)
-    await runtime.launch(shell(B, "true"))
-    await asyncio.to_thread(until, lambda: len(runtime._members) == 2, "the second has come", WAIT_S)
-    await running(tmp_path, runtime, C, lease_s=60.0)
-    assert keeper_of(C) == supervisor_pid(state / SECOND)
-    await runtime.close(stop_tasks=True)
-
-
 async def test_where_there_can_be_no_second_the_first_starts_everything(
     tmp_path: Path, state: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    runtime = Supervisors(state, idle_exit_s=5.0)
-    await runtime.open()
+    os.mkdir(state)
     (state / SECOND).write_text("not a folder")
-    await running(tmp_path, runtime, A)
-    await running(tmp_path, runtime, B)
-    assert runtime._opening is not None
-    await asyncio.wait_for(runtime._opening, WAIT_S)
-    await running(tmp_path, runtime, C)
-    assert {keeper_of(attempt) for attempt in (A, B, C)} == {supervisor_pid(state)}
-    assert [record.message for record in caplog.records if "no second supervisor" in record.message]
-    await runtime.close(stop_tasks=True)
-
-
-async def test_leaving_while_the_second_starts_tells_every_end(tmp_path: Path, state: Path) -> None:
     runtime = Supervisors(state, idle_exit_s=5.0)
     await runtime.open()
-    ends = Ends(runtime)
-    await running(tmp_path, runtime, A)
-    await runtime.launch(shell(B, "sleep 60"))
-    assert runtime._opening is not None
-    assert not runtime._opening.done()
+    assert "no second supervisor" in caplog.text
+    for attempt in (A, B):
+        await running(tmp_path, runtime, attempt)
+    assert keeper_of(A) == keeper_of(B) == supervisor_pid(state)
     await runtime.close(stop_tasks=True)
-    await ends.finished()
-    assert sorted(end.attempt for end in ends.seen) == [A, B]
-    late = ProcessRuntime(state / SECOND, attempts=state / "attempts", idle_exit_s=5.0)
-    assert await late.open() == []
-    await late.close(stop_tasks=True)
+    again = Supervisors(state, idle_exit_s=5.0)
+    assert sorted(one.attempt for one in await again.open()) == [A, B]
+    await again.close(stop_tasks=True)
+
+
+async def test_a_second_that_may_hold_tasks_is_not_done_without(state: Path) -> None:
+    (state / SECOND / "supervisor.lock").mkdir(parents=True)
+    (state / SECOND / "journal").write_text('{"start":"a","task_id":"t"}\n')
+    runtime = Supervisors(state, idle_exit_s=5.0, two=False)
+    with pytest.raises(SupervisorUnreachable, match="did not start"):
+        await runtime.open()
+    await runtime.close(stop_tasks=True)
 
 
 async def test_nothing_that_either_holds_is_pruned(tmp_path: Path, both: Supervisors, ends: Ends) -> None:

@@ -84,7 +84,8 @@ class Folder:
         _write(job / script.KEEP, keep.encode())
         if launch.lease_s:
             self.write_contact([launch.attempt], contact_at)
-        _replace(job / script.RECORD, msgspec.json.encode(record))
+        with self._saving:
+            _replace(job / script.RECORD, msgspec.json.encode(record))
 
     def save(self, attempt: str, record: Record) -> None:
         """As it is now, where there is room for that: a later process finds out the same from what it has. Of an

@@ -139,9 +139,11 @@ class BatchRuntime:
             self._leave(attempt)  # there is no room for it, and whoever asked is told
             raise
         live.not_before = 0.0
-        if attempt in self.live:  # it may have been stopped meanwhile
+        if attempt in self.live:
             self._look_at_lease(attempt)
             self._wake()
+        elif attempt not in self._ended:  # it was stopped meanwhile, and even forgotten
+            await asyncio.to_thread(self._files.forget, attempt)
 
     def _ask(self, launch: Launch) -> Ask:
         limit_s = launch.deadline_s + launch.grace_s + LIMIT_SLACK_S if launch.deadline_s else 0.0
@@ -182,7 +184,7 @@ class BatchRuntime:
         live = self.live.get(attempt)
         if live is None or live.running or live.record.stopped:
             return
-        if await asyncio.to_thread(self._files.fence, attempt):
+        if await asyncio.to_thread(self._files.fence, attempt) and not live.record.stopped:
             live.record.stopped, live.record.fenced = reason, True
             await self._save(attempt)
             self._end_unsent(attempt)

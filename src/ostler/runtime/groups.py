@@ -10,6 +10,7 @@ Standard library only: the supervisor imports this.
 """
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ OURS = "ostler"
 """The group of the worker and its supervisor themselves: one that has groups below it may hold no process."""
 PREFIX = "task-"
 MOST_PROCESSES = 32_768
+MOVES = 10
 MIB = 1024 * 1024
 _ANYWHERE = contextlib.nullcontext()
 _HANDED = ("user.delegate", "trusted.delegate")
@@ -43,8 +45,10 @@ class Groups:
         group = f"{self._base}/{PREFIX}{attempt}"
         try:
             self._enter(group, memory_mib)
-        except FileNotFoundError:  # another supervisor of this worker has just begun, and removed what was empty
-            self._enter(group, memory_mib)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENODEV):
+                raise
+            self._enter(group, memory_mib)  # another supervisor of this worker has just begun: it removes what is empty
         try:
             yield
         finally:
@@ -87,13 +91,26 @@ def open_groups(root: str = ROOT, own: str = "/proc/self/cgroup") -> Groups:
             return Groups()
         with contextlib.suppress(FileExistsError):
             os.mkdir(f"{base}/{OURS}")
-        for pid in _read(f"{base}/cgroup.procs").split():
-            with contextlib.suppress(ProcessLookupError):
-                _write(f"{base}/{OURS}/cgroup.procs", pid)
-        _write(f"{base}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(controllers)))
+        for _ in range(MOVES):
+            if _divide(base, controllers):
+                return Groups(base, controllers)
     except OSError:
-        return Groups()
-    return Groups(base, controllers)
+        pass
+    return Groups()
+
+
+def _divide(base: str, controllers: frozenset[str]) -> bool:
+    """All of ours into a group of their own, then the rest can be divided. False: somebody was born there meanwhile."""
+    for pid in _read(f"{base}/cgroup.procs").split():
+        with contextlib.suppress(ProcessLookupError):
+            _write(f"{base}/{OURS}/cgroup.procs", pid)
+    try:
+        _write(f"{base}/cgroup.subtree_control", " ".join(f"+{name}" for name in sorted(controllers)))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def _handed(root: str, own: str) -> str:

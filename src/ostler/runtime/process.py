@@ -235,7 +235,7 @@ class ProcessRuntime:
             self._link.send(order, unhurried=unhurried)
 
     def _send_launch(self, live: _Live) -> None:
-        """Nearly all of an environment is that of every other task: it is sent once."""
+        """Nearly all of an environment is that of every other task of the same user: it is sent when it changes."""
         if live.order is None:
             return
         if live.base is not self._base and live.base != self._base:

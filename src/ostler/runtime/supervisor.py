@@ -224,7 +224,9 @@ class Supervisor:
             case "base":
                 self._base = order["env"]
             case "launch" if not self._leaving:
-                order["env"] = {**self._base, **order["env"]}
+                order["env"] = env = {**self._base, **order["env"]}
+                for name in order.get("without", ()):  # said by a worker of an earlier version
+                    del env[name]
                 if order["attempt"] in self._to_forget:
                     self._forget()
                 self._keeper.launch(order, now)

@@ -1,8 +1,7 @@
 """Tasks as processes of this machine, shared out among two supervisors.
 
 A supervisor stands still from the start of a process until that has got a processor: on a busy machine most of a
-millisecond, in which it sees no end and starts nothing else. Two of them are seldom both held up. The second is started
-when the first has something to do and another task comes; what is only one at a time never needs it.
+millisecond, in which it sees no end and starts nothing else. Two of them are seldom both held up.
 """
 
 import asyncio
@@ -12,11 +11,10 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 from ostler.runtime.base import Ended, Held, Launch
-from ostler.runtime.clock import also_asleep
 from ostler.runtime.link import SupervisorUnreachable
 from ostler.runtime.process import ProcessRuntime, Replaced
 from ostler.runtime.prune import prune
-from ostler.runtime.supervisor import ATTEMPTS
+from ostler.runtime.supervisor import ATTEMPTS, JOURNAL
 
 SECOND = "second"
 REMEMBERED = 4096
@@ -29,29 +27,40 @@ class Supervisors:
     one before, is one supervisor's."""
 
     def __init__(
-        self, folder: Path, *, attempts: Path | None = None, idle_exit_s: float = 60.0, may_be_two: bool = True
+        self, folder: Path, *, attempts: Path | None = None, idle_exit_s: float = 60.0, two: bool = True
     ) -> None:
+        """`two`: without, new attempts are the first's, whatever an earlier worker process has left with the second."""
         self._ends: asyncio.Queue[Ended | Replaced | None] = asyncio.Queue()
         self._second_folder = folder / SECOND
         self._place = attempts or folder / ATTEMPTS
         self._idle_exit_s = idle_exit_s
-        self._may_be_two = may_be_two
+        self._two = two
         self._members = [self._member(folder)]
         self._closed = 0
-        self._opening: asyncio.Task[None] | None = None
-        self._contact_at: float | None = None
-        """When the hub was last in contact, if anybody has told."""
         self._homes: dict[str, ProcessRuntime] = {}
-        """Whose the latest attempts were: one that is launched late or twice is known there."""
+        """Whose the latest attempts of this process were: one that is launched late or twice is known there."""
 
     def _member(self, folder: Path) -> ProcessRuntime:
         return ProcessRuntime(folder, attempts=self._place, idle_exit_s=self._idle_exit_s, ends=self._ends)
 
     async def open(self) -> list[Held]:
-        if self._second_folder.exists():  # it may hold something
-            self._members.append(self._member(self._second_folder))
-        held = await asyncio.gather(*(member.open() for member in self._members))
-        return [one for some in held for one in some]
+        first, second = await asyncio.gather(self._members[0].open(), self._open_second())
+        return first + second
+
+    async def _open_second(self) -> list[Held]:
+        may_hold = _has_something(self._second_folder / JOURNAL)
+        if not self._two and not may_hold:
+            return []
+        second = self._member(self._second_folder)
+        try:
+            held = await second.open()
+        except (OSError, SupervisorUnreachable) as error:
+            if may_hold:
+                raise
+            _log.warning("there is no second supervisor, and the first starts everything: %s", error)
+            return []
+        self._members.append(second)
+        return held
 
     async def launch(self, launch: Launch) -> None:
         member = self._of(launch.attempt) or self._behind(launch.after) or self._for_new(launch)
@@ -72,7 +81,6 @@ class Supervisors:
         return await (self._of(attempt) or self._members[0]).beside(attempt, argv, env)
 
     async def renew(self, age_s: float) -> None:
-        self._contact_at = max(self._contact_at or 0.0, also_asleep() - age_s)
         for member in self._members:
             await member.renew(age_s)
 
@@ -103,9 +111,6 @@ class Supervisors:
         return self._members[0].path(attempt)
 
     async def close(self, *, stop_tasks: bool) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-            await asyncio.gather(self._opening, return_exceptions=True)
         await asyncio.gather(*(member.close(stop_tasks=stop_tasks) for member in self._members))
 
     async def prune(self, *, keep_bytes: int, keep_age_s: float) -> int:
@@ -128,23 +133,13 @@ class Supervisors:
         return found.pop() if found else None
 
     def _for_new(self, launch: Launch) -> ProcessRuntime:
-        if launch.warm:
-            return self._members[0]  # nothing is started for it, and the interpreter that ran the last one is there
-        idlest = min(self._members, key=lambda member: member.live)
-        if idlest.live and self._may_be_two and len(self._members) == 1 and self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open_second())
-        return idlest
+        if launch.warm or not self._two:
+            return self._members[0]  # nothing is started for a function where the interpreter is that ran the last one
+        return min(self._members, key=lambda member: member.live)
 
-    async def _open_second(self) -> None:
-        second = self._member(self._second_folder)
-        try:
-            await second.open()
-        except (OSError, SupervisorUnreachable) as error:
-            _log.warning("there is no second supervisor, and the first starts everything: %s", error)
-            return
-        except asyncio.CancelledError:
-            self._members.append(second)  # to be closed with the first
-            raise
-        if self._contact_at is not None:
-            await second.renew(also_asleep() - self._contact_at)
-        self._members.append(second)
+
+def _has_something(journal: Path) -> bool:
+    try:
+        return journal.stat().st_size > 0
+    except OSError:
+        return False

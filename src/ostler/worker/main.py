@@ -150,9 +150,7 @@ async def _work(options: WorkerOptions, folder: Path) -> None:
     )
     settings = load_settings(config.config_file(None, options.state_dir))
     accounts, tasks = _accounts(settings, options)
-    runtime = Supervisors(
-        folder, attempts=tasks and tasks / ATTEMPTS, may_be_two=state.batch_slots + state.service_slots > 1
-    )
+    runtime = Supervisors(folder, attempts=tasks and tasks / ATTEMPTS, two=state.batch_slots > 1)
     place = Place(
         memory_limit=settings.memory_limit,
         accounts=accounts,
