@@ -417,33 +417,35 @@ async def test_what_is_stopped_while_its_files_are_written_ends_once_and_is_neve
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = BatchRuntime(tmp_path, "here", lambda: None, "test")
-    files, written = runtime._files, Gate()
-    monkeypatch.setattr(files, "write", written.before(files.write))
-    launch = asyncio.create_task(runtime.launch(task("a", lease_s=60.0)))
-    await written.reached()
-    await runtime.stop("a", "cancelled", 1.0)
-    written.open()
-    await launch
+    async with being_written(runtime, monkeypatch, lease_s=60.0):
+        await runtime.stop("a", "cancelled", 1.0)
     assert runtime.to_submit(time.monotonic()) == []
     await runtime.close(stop_tasks=True)
     assert [(end.attempt, end.stopped) async for end in runtime.ends()] == [("a", "cancelled")]
-    assert files.records()["a"].ended is not None
+    assert runtime._files.records()["a"].ended is not None
 
 
 async def test_what_is_stopped_and_forgotten_while_its_files_are_written_leaves_no_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = BatchRuntime(tmp_path, "here", lambda: None, "test")
+    async with being_written(runtime, monkeypatch):
+        await runtime.stop("a", "cancelled", 1.0)
+        await next_end(runtime)
+        await runtime.forget("a")
+    assert runtime._files.records() == {}
+
+
+@asynccontextmanager
+async def being_written(runtime: BatchRuntime, monkeypatch: pytest.MonkeyPatch, **more: object) -> AsyncIterator[None]:
+    """An attempt is launched, and its files are not there before this ends."""
     files, written = runtime._files, Gate()
     monkeypatch.setattr(files, "write", written.before(files.write))
-    launch = asyncio.create_task(runtime.launch(task("a")))
+    launch = asyncio.create_task(runtime.launch(task("a", **more)))
     await written.reached()
-    await runtime.stop("a", "cancelled", 1.0)
-    await next_end(runtime)
-    await runtime.forget("a")
+    yield
     written.open()
     await launch
-    assert files.records() == {}
 
 
 async def test_a_cancel_that_comes_while_it_is_called_back_is_what_ended_it(

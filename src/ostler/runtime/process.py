@@ -17,7 +17,6 @@ from ostler.runtime.base import Ended, Held, Launch
 from ostler.runtime.clock import also_asleep
 from ostler.runtime.keeper import UNKNOWN_EXIT
 from ostler.runtime.link import Link, SupervisorUnreachable, gone, reach
-from ostler.runtime.prune import prune
 from ostler.runtime.spawn import NOT_EXECUTABLE
 from ostler.runtime.supervisor import ATTEMPTS
 
@@ -221,10 +220,6 @@ class ProcessRuntime:
             link.close()
             await gone(link, LEAVING_S)
         self._ends.put_nowait(None)
-
-    async def prune(self, *, keep_bytes: int, keep_age_s: float) -> int:
-        """Bound what forgotten attempts take on the disk; how many bytes were freed."""
-        return await asyncio.to_thread(prune, Path(self._attempts), self.holds, keep_bytes, keep_age_s, time.time())
 
     def holds(self, attempt: str) -> bool:
         return attempt in self._live or attempt in self._unforgotten
