@@ -128,8 +128,16 @@ def test_a_worker_that_is_interrupted_passes_that_on_as_sigterm_even_where_ray_w
     script = attempts.script("a", "trap 'exit 5' TERM; echo > ../on; while :; do sleep 0.05; done")
     with attending(script, deaf=True) as process:
         until((attempts.files.path("a") / "on").exists, "it runs")
+        until(lambda: hears_sigterm(process, script), "who keeps it has its trap, which comes after the task's start")
         process.send_signal(signal.SIGINT)
         assert answer(process) == 5
+
+
+def hears_sigterm(process: subprocess.Popen[bytes], script: Path) -> bool:
+    leader = next(one for one in psutil.Process(process.pid).children() if str(script) in one.cmdline())
+    status = Path(f"/proc/{leader.pid}/status").read_text()
+    caught = next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (signal.SIGTERM - 1) & 1)
 
 
 # The folder between bridge and driver
