@@ -7,7 +7,7 @@ import pytest
 
 from ostler.domain.worker import Capabilities, DeviceInfo
 from ostler.runtime.probe import Detection
-from ostler.runtime.process import ProcessRuntime
+from ostler.runtime.supervisors import Supervisors
 from ostler.worker import housekeeping
 from ostler.worker.agent import BLOBS, CHECKPOINTS
 from ostler.worker.housekeeping import _remove_older
@@ -96,7 +96,7 @@ async def test_a_house_is_kept_where_tasks_find_their_things(tmp_path: Path, mon
     for folder in (place.reached(BLOBS), old):
         folder.mkdir(parents=True)
     os.utime(old, (0, 0))
-    runtime = ProcessRuntime(place.folder)
+    runtime = Supervisors(place.folder)
     asked = asyncio.Event()
 
     def in_use() -> tuple[str, ...]:
