@@ -105,6 +105,15 @@ class TwoOfThem(RealOne):
         return Supervisors(self._folder / "state", idle_exit_s=5.0)
 
 
+class InRooms(TwoOfThem):
+    """Tasks are thought to be short, and are not."""
+
+    def task(self, attempt: str, *, deadline_s: float = 0.0, files: dict[str, bytes] | None = None) -> Launch:
+        task = super().task(attempt, deadline_s=deadline_s, files=files)
+        task.anywhere = not files
+        return task
+
+
 class BatchOne(RealOne):
     """The processes are jobs of a batch system, and every worker is a bridge to it."""
 
@@ -132,7 +141,7 @@ class BatchOne(RealOne):
         self.system.close()
 
 
-REAL = {"process": RealOne, "two processes": TwoOfThem, "batch": BatchOne}
+REAL = {"process": RealOne, "two processes": TwoOfThem, "rooms": InRooms, "batch": BatchOne}
 
 
 @pytest.fixture(params=["fake", *REAL])

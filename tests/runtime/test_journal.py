@@ -39,7 +39,7 @@ def test_starts_ends_and_what_was_forgotten_are_read_back(path: str) -> None:
 
     second = Journal(path, "boot")
     start = {"task_id": "task \N{SNOWMAN} runs", "started_at": 12.5, "boot": "boot", "pid": 42, "ticks": 77}
-    assert second.starts == {"runs": {**start, "checkpoint": ""}}
+    assert second.starts == {"runs": {**start, "checkpoint": "", "room": ""}}
     assert second.ends == {"ended": end}
 
 

@@ -436,7 +436,7 @@ class Meanwhile:
     def __init__(self, its_end):
         self.its_end, self.calls = its_end, 0
 
-    def recv(self, *args):
+    def recv_into(self, *args):
         self.calls += 1
         if self.calls == by_us + 1:
             if first_taken == "running":
@@ -448,7 +448,7 @@ class Meanwhile:
             while "e" not in open(diary).read().split():
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
-        return self.its_end.recv(*args)
+        return self.its_end.recv_into(*args)
 
     def __getattr__(self, name):
         return getattr(self.its_end, name)

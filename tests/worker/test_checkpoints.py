@@ -66,7 +66,7 @@ def test_a_short_task_has_a_spare_folder_and_what_it_leaves_is_there_for_its_nex
     checkpoints.close("first")
     for name in ("second", "third"):
         assert Path(checkpoints.open(name, is_short=True)).stat().st_ino == inode
-        assert checkpoints.lent() == {path.name for path in tmp_path.iterdir()}
+        assert checkpoints.spares() == {path.name for path in tmp_path.iterdir()}
         checkpoints.close(name)
     folder = Path(checkpoints.open("fourth", is_short=True))
     (folder / "step").touch()

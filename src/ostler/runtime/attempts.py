@@ -4,14 +4,18 @@
     attempts/<attempt>/work        where it runs
     attempts/<attempt>/out         what it leaves
     attempts/<attempt>/<file>      given with its launch
+    attempts/.room-<mark>-<n>      the same of one that is short, and of which nothing is left
 
 Standard library only: the supervisor imports this.
 """
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
+import time
+import zlib
 from io import BufferedReader
 
 from ostler.runtime.identity import Identity
@@ -20,6 +24,7 @@ MAX_NAME = 64
 MAX_SPARE = 512
 LOG, WORK, OUT = "log", "work", "out"
 _CLOCK_STEP_S = 0.1  # a file system's clock may be this much late
+_ROOM = ".room-"
 _USUAL = {LOG, WORK, OUT}
 _PRIVATE_FOLDER = stat.S_IFDIR | 0o700
 _PRIVATE_FILE = stat.S_IFREG | 0o600
@@ -51,43 +56,109 @@ class Folders:
 
     Making and removing four files for each of thousands of short tasks costs more than running them: some file
     systems search for a free one past all that were removed lately. A task that printed and wrote nothing needs none.
+
+    Nor does a short one need a name: to rename a folder for each waits for the disk, and whoever commits next waits for
+    the renames. It runs in a room, which is a spare folder under a name of its own, and that becomes the attempt's when
+    it has left something there, or turns out not to be short.
     """
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, owner: str = "") -> None:
+        """`owner`: by what its rooms are told from those of another who makes folders in the same place."""
         self._root = root
+        self._mark = f"{_ROOM}{zlib.crc32(owner.encode(errors='surrogateescape')):08x}-"
+        self._names = (f"{self._mark}{time.time_ns():x}-{number}" for number in itertools.count(1))
+        """What a journal says of a room of long ago is not to be taken for one of now."""
+        self._rooms: dict[str, str] = {}
+        """Those of attempts that have not got their own name."""
+        self._links: dict[str, str] = {}
+        """Rooms that have become the attempts' own while they ran: for them, the old name leads to the new one."""
+        self._free: dict[Identity, list[str]] = {}
+        """Rooms that nobody has, by whom they belong to."""
         self._spare: dict[Identity, list[str]] = {}
-        """By whom they belong to."""
+        """Folders that attempts have left as they were, by whom they belong to."""
         self._own = Identity(os.geteuid(), os.getegid())
         self._owners: dict[str, Identity] = {}
         """Whose the folders are that were made here and are not released yet."""
 
     def path(self, attempt: str) -> str:
-        return f"{self._root}/{attempt}"
+        return f"{self._root}/{self._rooms.get(attempt) or attempt}"
+
+    # Rooms
+
+    def reserve(self, attempt: str, user: Identity | None = None) -> str:
+        """The name of the room that `make` makes for it, or completes: it is written down in between."""
+        owner = self._owners[attempt] = user or self._own
+        free = self._free.get(owner)
+        room = self._rooms[attempt] = free.pop() if free else next(self._names)
+        return room
+
+    def has_room(self, attempt: str) -> bool:
+        return attempt in self._rooms
+
+    def leave(self, attempt: str) -> None:
+        """It has not begun, and its room is as it was."""
+        if (room := self._rooms.pop(attempt, None)) is not None:
+            self._free.setdefault(self._owners.pop(attempt), []).append(room)
+
+    def name(self, attempt: str, *, runs: bool = False) -> None:
+        """From now on its room is its own folder. One that `runs` has been told the old name, which is good until its
+        end."""
+        room = self._rooms.get(attempt)
+        if room is None:
+            return
+        os.rename(f"{self._root}/{room}", f"{self._root}/{attempt}")
+        del self._rooms[attempt]
+        if runs:
+            self._links[attempt] = room
+            os.symlink(attempt, f"{self._root}/{room}")
+
+    def recover(self, rooms: dict[str, str]) -> None:
+        """What somebody before us has left: these have been in these rooms, and get them. All other rooms go."""
+        for attempt, room in rooms.items():
+            path = f"{self._root}/{room}"
+            with contextlib.suppress(OSError):
+                if stat.S_ISDIR(os.lstat(path).st_mode):
+                    os.rename(path, f"{self._root}/{attempt}")
+        for name in os.listdir(self._root):
+            if name.startswith(self._mark):
+                _remove(f"{self._root}/{name}")
+
+    # All of them
 
     def make(self, attempt: str, user: Identity | None = None) -> bool:
-        """Make the attempt's folder, or complete the one that the worker prepared. False if it has run before."""
-        folder = self.path(attempt)
+        """Make the attempt's folder, or complete the one that the worker prepared. False if it has run before: of one
+        in a room only the journal knows."""
+        folder, has_room = self.path(attempt), attempt in self._rooms
+        if has_room and os.access(f"{folder}/{WORK}", os.F_OK):
+            return True
         owner = self._owners[attempt] = user or self._own
-        if spares := self._spare.get(owner):
-            spare = spares.pop()
-            try:
-                os.rename(self.path(spare), folder)
-            except FileNotFoundError:
-                pass  # it has been pruned
-            except OSError:
-                spares.append(spare)  # a folder is there, and not empty
-            else:
-                # Whoever prunes removes this one first: if it is there, all is.
-                if not os.path.lexists(f"{folder}/{WORK}") and _complete(folder) and user is not None:
-                    _give(folder, user)
-                return True
+        if self._take_spare(folder, owner):
+            # Whoever prunes removes this one first: if it is there, all is.
+            if not os.path.lexists(f"{folder}/{WORK}") and _complete(folder) and user is not None:
+                _give(folder, user)
+            return True
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         _complete(folder)
-        if os.path.lexists(f"{folder}/{LOG}"):
+        if not has_room and os.path.lexists(f"{folder}/{LOG}"):
             return False
         if user is not None:
             _give(folder, user)
+        return True
+
+    def _take_spare(self, folder: str, owner: Identity) -> bool:
+        """Under this name, unless there is none, or a folder is there that is not empty."""
+        spares = self._spare.get(owner)
+        if not spares:
+            return False
+        spare = spares.pop()
+        try:
+            os.rename(f"{self._root}/{spare}", folder)
+        except FileNotFoundError:
+            return False  # it has been pruned
+        except OSError:
+            spares.append(spare)
+            return False
         return True
 
     def is_as_new(self, attempt: str, started_at: float) -> bool:
@@ -99,13 +170,19 @@ class Folders:
 
     def release(self, attempt: str, *, as_new: bool) -> None:
         """The attempt has been forgotten. Its log stays, unless it printed nothing and left nothing."""
-        owner = self._owners.pop(attempt, None)
-        spares = self._spare.setdefault(owner, []) if owner is not None else []
+        owner, room = self._owners.pop(attempt, None), self._rooms.get(attempt)
+        if (link := self._links.pop(attempt, None)) is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self._root}/{link}")
+        left = self._spare if room is None else self._free
+        spares = left.setdefault(owner, []) if owner is not None else []
         if owner is not None and as_new and len(spares) < MAX_SPARE:
-            spares.append(attempt)
+            spares.append(room or attempt)
         else:
             with contextlib.suppress(OSError):
+                self.name(attempt)
                 os.utime(self.path(attempt))  # its age, for whoever prunes, counts from now
+        self._rooms.pop(attempt, None)
 
 
 def _complete(folder: str) -> bool:
@@ -116,6 +193,15 @@ def _complete(folder: str) -> bool:
             os.mkdir(path, 0o700)
             lacked = True
     return lacked
+
+
+def _remove(path: str) -> None:
+    import shutil  # seldom needed, and slow to load
+
+    if os.path.islink(path):
+        os.unlink(path)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _give(folder: str, user: Identity) -> None:

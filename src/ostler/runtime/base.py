@@ -39,6 +39,9 @@ class Launch(msgspec.Struct, kw_only=True):
     warm: str = ""
     """A key, for `argv` that calls a function by `ostler.task.call`: it may run in an interpreter that has run others
     of the same key, which stands for the environment and the user. "": in a process of its own."""
+    anywhere: bool = False
+    """It is thought to be short, nothing was put into its folder, and nothing says where that is but OSTLER_OUT and
+    OSTLER_RESULT. So until it has left something there it need not have one of its own."""
     after: list[str] = []
     """Held back until these attempts, as far as they are held, have ended; then started by the runtime itself, at once.
     For the next task of a busy slot: nobody has to be asked between the two. All are of one line, each launched after

@@ -24,7 +24,7 @@ class Journal:
         """Attempts without an end, as last written."""
         self.ends: dict[str, dict[str, Any]] = {}
         """Ends that have not been forgotten."""
-        self._path = path
+        self.path = path
         self._boot = boot
         self._quoted_boot = quote(boot)
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -35,15 +35,19 @@ class Journal:
         self._read()
         self._rewrite()
 
-    def starting(self, attempt: str, task_id: str, at: float, *, checkpoint: str = "", flush: bool = True) -> None:
+    def starting(
+        self, attempt: str, task_id: str, at: float, *, checkpoint: str = "", room: str = "", flush: bool = True
+    ) -> None:
         """On the disk when this returns: the process comes next. Without `flush` the caller sees to that.
 
         `checkpoint` is where it keeps what its next attempt is to find: whoever takes the attempt back asks for it.
+        `room` is the name of the folder in which it runs, where that is not its own.
         """
-        self.starts[attempt] = {"task_id": task_id, "started_at": at, "boot": self._boot, "checkpoint": checkpoint}
+        start = {"task_id": task_id, "started_at": at, "boot": self._boot, "checkpoint": checkpoint, "room": room}
+        self.starts[attempt] = start
         self._lines.append(
             f'{{"start":"{attempt}","task_id":{quote(task_id)},"started_at":{at!r},"boot":{self._quoted_boot},'
-            f'"checkpoint":{quote(checkpoint)}}}'
+            f'"checkpoint":{quote(checkpoint)},"room":"{room}"}}'
         )
         if flush:
             self.flush()
@@ -95,7 +99,7 @@ class Journal:
             self._rewrite()
 
     def _read(self) -> None:
-        with open(self._path, "rb") as file:
+        with open(self.path, "rb") as file:
             lines = file.read().split(b"\n")
         for text in lines:
             try:
@@ -114,8 +118,9 @@ class Journal:
 
     def _end(self, attempt: str, end: dict[str, Any]) -> None:
         start = self.starts.pop(attempt, {})
-        if checkpoint := start.get("checkpoint"):
-            end["checkpoint"] = checkpoint
+        for name in ("checkpoint", "room"):
+            if value := start.get(name):
+                end[name] = value
         self.ends[attempt] = end
 
     def _rewrite(self) -> None:
@@ -123,12 +128,12 @@ class Journal:
         lines: list[dict[str, Any]] = [{"start": attempt, **start} for attempt, start in self.starts.items()]
         lines += [{"end": attempt, "how": end} for attempt, end in self.ends.items()]
         text = b"".join(map(pack, lines))
-        temporary, new = f"{self._path}.new", -1
+        temporary, new = f"{self.path}.new", -1
         try:
             new = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
             with open(new, "wb", closefd=False) as file:
                 file.write(text)
-            os.rename(temporary, self._path)
+            os.rename(temporary, self.path)
         except OSError as error:
             self._complain(error)
             self._room = -1  # tried again at the next flush: something may be missing in the file

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import time
+from collections import OrderedDict
 from typing import Any
 
 from ostler.runtime.attempts import LOG, WORK, is_attempt_name
@@ -24,6 +25,7 @@ from ostler.runtime.lending import (
     LOOK_S,
     NEVER,
     RUNNING,
+    SHORT_S,
     STOPPING,
     STRAGGLER_GRACE_S,
     TOLD,
@@ -55,7 +57,7 @@ class Keeper(Lending):
         """Those of the live ones whose main process we have reaped."""
         self._inherited: set[str] = set()
         """Those of the live ones that a killed supervisor left."""
-        self._forgotten: dict[str, dict[str, Any]] = {}
+        self._forgotten: OrderedDict[str, dict[str, Any]] = OrderedDict()  # a plain one does not know its first
         """The latest of them: a launch that comes late or twice must not start one of these again."""
         self._news = News(journal, self._folders)
         self._contact_at = -NEVER
@@ -204,10 +206,11 @@ class Keeper(Lending):
         if end is not None:
             self._journal.forgotten(name)
             self._folders.release(name, as_new=end.get("left_nothing", False))
+            end.pop("room", None)  # it may be another's from now on
             # A result may be large, and whoever forgets an end has it.
             self._forgotten[name] = {**end, "result": ""} if end.get("result") else end
             if len(self._forgotten) > MAX_FORGOTTEN:
-                del self._forgotten[next(iter(self._forgotten))]
+                self._forgotten.popitem(last=False)
 
     # What happens by itself
 
@@ -242,6 +245,7 @@ class Keeper(Lending):
         if self._ahead:
             self.hear(now)
             self._end_stuck(now)
+        self._name_long(now)
         due = [attempt for attempt in self._live.values() if attempt.due_at <= now]
         for attempt in due:
             if attempt.phase == RUNNING:
@@ -257,18 +261,28 @@ class Keeper(Lending):
         if now >= self._pool.wake_at:
             self._pool.tick(now)
         self._peaks.tick(now)
-        self.wake_at = min((attempt.due_at for attempt in self._live.values()), default=NEVER)
+        self.wake_at = min((min(one.due_at, one.name_at) for one in self._live.values()), default=NEVER)
         self.wake_at = min(self.wake_at, self._pool.wake_at, self._peaks.wake_at)
         if any(attempt.lease_s < NEVER for attempt in self._live.values()):
             self.wake_at = min(self.wake_at, now + LEASE_LOOK_S)
         if self._ahead:
             self.wake_at = min(self.wake_at, now + LOOK_S)
 
+    def _name_long(self, now: float) -> None:
+        """Whoever wants to see what they have printed so far looks for it under their names."""
+        for attempt in self._live.values():
+            if attempt.name_at <= now:
+                attempt.name_at = NEVER
+                with contextlib.suppress(OSError):
+                    self._folders.name(attempt.id, runs=True)
+
     def recover(self, now: float) -> None:
         """Take over what an earlier supervisor of this folder left: its ends, and its processes, which are killed.
 
         Nobody can be told how those processes would have ended: they were never children of this one.
         """
+        both = (self._journal.ends, self._journal.starts)
+        self._folders.recover({name: one["room"] for known in both for name, one in known.items() if one.get("room")})
         for name, task in self._journal.starts.items():
             same_boot = task.get("boot") == self._table.boot
             attempt = Attempt(name, task.get("task_id", ""), task.get("started_at", 0.0), 0.0)
@@ -308,6 +322,9 @@ class Keeper(Lending):
             attempt.lease_s = order["lease_s"]
             self.wake_at = min(self.wake_at, now + LEASE_LOOK_S)
         self._due(attempt, self._ends_at(attempt))
+        if self._folders.has_room(attempt.id):
+            attempt.name_at = now + SHORT_S
+            self.wake_at = min(self.wake_at, attempt.name_at)
         self._peaks.begin(attempt.id, now)
         self.wake_at = min(self.wake_at, self._peaks.wake_at)
 

@@ -37,7 +37,11 @@ EACH_S = 0.00006
 STUCK_S = 0.1
 """Whoever takes this long keeps nobody waiting behind it."""
 
+SHORT_S = 0.1
+"""Whoever takes this long has a folder of its own name."""
+
 CHECKPOINT = "OSTLER_CHECKPOINT"
+_IN_ITS_FOLDER = ("OSTLER_OUT", "OSTLER_RESULT")
 RUNNING, TOLD, ASKED, STOPPING, KILLING = "running", "told to stop", "asked to stop", "stopping", "killing"
 
 
@@ -55,6 +59,7 @@ class Attempt:
         "kill_at",
         "lease_s",
         "made_at",
+        "name_at",
         "order",
         "pause_s",
         "phase",
@@ -78,6 +83,8 @@ class Attempt:
         self.due_at = NEVER
         """The next step. Running: its deadline. Told by its own command, or asked: SIGTERM. Stopping: the grace ends.
         Killing: another round."""
+        self.name_at = NEVER
+        """When its room becomes its own folder."""
         self.order: dict[str, Any] = {}
         """How it was launched."""
         self.user: Identity | None = None
@@ -111,7 +118,7 @@ def checkpoint_of(order: dict[str, Any]) -> str:
 class Lending:
     def __init__(self, folder: str, journal: Journal, table: ProcessTable) -> None:
         self.folder = folder
-        self._folders = Folders(folder)
+        self._folders = Folders(folder, journal.path)
         self._journal = journal
         self._table = table
         self._tree = Tree(table, folder)
@@ -150,11 +157,22 @@ class Lending:
 
     def _make_folder(self, attempt: Attempt) -> str:
         """Its path; "" if the attempt has run before."""
-        return self._folders.path(attempt.id) if self._folders.make(attempt.id, attempt.user) else ""
+        if not self._folders.make(attempt.id, attempt.user):
+            return ""
+        folder = self._folders.path(attempt.id)
+        if self._folders.has_room(attempt.id):
+            env = attempt.order["env"]
+            for name in _IN_ITS_FOLDER:
+                if name in env:
+                    env[name] = f"{folder}/{os.path.basename(env[name])}"
+        return folder
 
     def _starting(self, attempt: Attempt, *, flush: bool = True) -> None:
-        checkpoint = checkpoint_of(attempt.order)
-        self._journal.starting(attempt.id, attempt.task_id, attempt.started_at, checkpoint=checkpoint, flush=flush)
+        order = attempt.order
+        room = self._folders.reserve(attempt.id, attempt.user) if order.get("anywhere") else ""
+        self._journal.starting(
+            attempt.id, attempt.task_id, attempt.started_at, checkpoint=checkpoint_of(order), room=room, flush=flush
+        )
 
     def _lend(self, attempt: Attempt, order: dict[str, Any], folder: str, now: float) -> None:
         """Give the order to an interpreter of its kind: an idle one, or else a new one."""
@@ -211,6 +229,7 @@ class Lending:
         for place, attempt in enumerate(found):
             if not self._send_ahead(interpreter, attempt):
                 for other in found[place:]:
+                    self._folders.leave(other.id)
                     self._journal.dropped(other.id)
                 break
 
@@ -248,8 +267,11 @@ class Lending:
         """Their folders are as the worker prepared them again: without a log, which says that it was begun."""
         for name in names:
             self._ahead.pop(name, None)
-            with contextlib.suppress(OSError):
-                os.unlink(f"{self._folders.path(name)}/{LOG}")
+            if self._folders.has_room(name):
+                self._folders.leave(name)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self._folders.path(name)}/{LOG}")
             self._journal.dropped(name)
 
     def _out_of_turn(self, interpreter: Interpreter, now: float) -> None:

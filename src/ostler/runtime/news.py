@@ -6,6 +6,7 @@ through it the hub, is woken once for many. Whose place nobody takes is told of 
 Standard library only: the supervisor imports this.
 """
 
+import contextlib
 from typing import Any
 
 from ostler.runtime.attempts import Folders
@@ -60,4 +61,7 @@ class News:
         if "left_nothing" not in end:
             since = made_at.by_the_files() if made_at is not None else 0.0
             end["left_nothing"] = since > 0 and self._folders.is_as_new(end["attempt"], since)
+            if not end["left_nothing"]:
+                with contextlib.suppress(OSError):
+                    self._folders.name(end["attempt"])
         return f'{text[:-1]},"left_nothing":true}}' if end["left_nothing"] else text

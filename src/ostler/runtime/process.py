@@ -24,7 +24,7 @@ ANSWER_S = 30.0
 LEAVING_S = 15.0
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
-_SELDOM = ("after", "lease_s", "memory_mib", "stop", "user", "warm")
+_SELDOM = ("after", "anywhere", "lease_s", "memory_mib", "stop", "user", "warm")
 
 
 class Replaced(Exception):

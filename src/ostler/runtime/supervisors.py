@@ -7,6 +7,7 @@ millisecond, in which it sees no end and starts nothing else. Two of them are se
 import asyncio
 import logging
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
@@ -37,7 +38,7 @@ class Supervisors:
         self._two = two
         self._members = [self._member(folder)]
         self._closed = 0
-        self._homes: dict[str, ProcessRuntime] = {}
+        self._homes: OrderedDict[str, ProcessRuntime] = OrderedDict()  # a plain one does not know its first
         """Whose the latest attempts of this process were: one that is launched late or twice is known there."""
 
     def _member(self, folder: Path) -> ProcessRuntime:
@@ -67,7 +68,7 @@ class Supervisors:
         await member.launch(launch)
         self._homes[launch.attempt] = member
         if len(self._homes) > REMEMBERED:
-            del self._homes[next(iter(self._homes))]
+            self._homes.popitem(last=False)
 
     async def stop(self, attempt: str, reason: str, grace_s: float) -> None:
         if member := self._of(attempt):
@@ -127,10 +128,14 @@ class Supervisors:
         return self._homes.get(attempt)
 
     def _behind(self, after: Iterable[str]) -> ProcessRuntime | None:
-        found = {member for name in after for member in self._members if member.holds(name)}
-        if len(found) > 1:
-            raise ValueError(f"not of one line, so nothing can come after them: {', '.join(after)}")
-        return found.pop() if found else None
+        found: ProcessRuntime | None = None
+        for name in after:
+            for member in self._members:
+                if member is not found and member.holds(name):
+                    if found is not None:
+                        raise ValueError(f"not of one line, so nothing can come after them: {', '.join(after)}")
+                    found = member
+        return found
 
     def _for_new(self, launch: Launch) -> ProcessRuntime:
         if launch.warm or not self._two:

@@ -111,6 +111,8 @@ class Pool:
         """Idle ones that have been sent away: when they are killed if they do not go."""
         self._by_channel: dict[int, Interpreter] = {}
         self._poll = select.epoll() if self.usable else None
+        self._packet = memoryview(bytearray(_MAX_PACKET_BYTES if self.usable else 0))
+        """Kept: one as large for each answer is mapped and unmapped by the kernel."""
 
     def fileno(self) -> int:
         """Readable when some interpreter has answered; -1 if there never is one."""
@@ -174,8 +176,8 @@ class Pool:
         """Take out what it has not; whose orders those were. It takes some itself meanwhile, any of them."""
         packets: list[bytes] = []
         with contextlib.suppress(OSError):
-            while packet := interpreter.its_end.recv(_MAX_PACKET_BYTES, socket.MSG_DONTWAIT):
-                packets.append(packet)
+            while size := interpreter.its_end.recv_into(self._packet, 0, socket.MSG_DONTWAIT):
+                packets.append(self._packet[:size].tobytes())
         if _GO_ON in packets:
             packets.remove(_GO_ON)
             self.let_go_on(interpreter)
@@ -204,8 +206,8 @@ class Pool:
         """What it has said; None for an answer that is none."""
         found: list[Answer | None] = []
         with contextlib.suppress(OSError):
-            while text := interpreter.channel.recv(_MAX_PACKET_BYTES):
-                answer = _understand(text)
+            while size := interpreter.channel.recv_into(self._packet):
+                answer = _understand(self._packet[:size].tobytes())
                 found.append(answer)
                 if answer is not None:
                     pace_s = interpreter.pace_s

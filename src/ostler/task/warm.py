@@ -99,6 +99,8 @@ class Interpreter:
         self._channel = channel
         os.set_inheritable(channel, False)
         self._socket = socket.socket(fileno=channel)
+        self._packet = memoryview(bytearray(MAX_PACKET_BYTES))
+        """Kept: one as large for each call is mapped and unmapped by the kernel, which takes longer than the call."""
         self._parent = os.getppid()
         self._must_ask = False
         self._waited_for = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -176,10 +178,11 @@ class Interpreter:
     def _next_packet(self) -> bytes:
         """What is there already is next, with nothing in between; b"": nobody is there any more."""
         try:
-            return self._socket.recv(MAX_PACKET_BYTES, socket.MSG_DONTWAIT)
+            size = self._socket.recv_into(self._packet, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             self._put_away()
-            return self._socket.recv(MAX_PACKET_BYTES)
+            size = self._socket.recv_into(self._packet)
+        return self._packet[:size].tobytes()
 
     def _prepare(self, order: dict[str, Any]) -> None:
         log = os.open(order["log"], _LOG_FLAGS, 0o600)

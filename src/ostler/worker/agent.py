@@ -436,7 +436,7 @@ class Agent:
 
     def tasks(self) -> set[str]:
         """The names of all that this worker answers for, and whose files are needed."""
-        return {task.task_id for task in self._state.account()} | self._checkpoints.lent()
+        return {task.task_id for task in self._state.account()} | self._checkpoints.spares()
 
     def _errand(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

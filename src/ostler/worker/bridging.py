@@ -171,7 +171,7 @@ class Member:
             self.watch_turns(),
             self.connection.run(),
             keep_house(self.runtime, place.reached, self.agent.tasks),
-            keep_short(self.runtime.folder, lambda: list(held)),
+            keep_short(self.runtime.path, lambda: list(held)),
         ]
 
 

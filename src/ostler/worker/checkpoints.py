@@ -74,6 +74,8 @@ class Checkpoints:
         """Those that tasks have under the names of spare ones."""
         self._untouched: dict[str, int] = {}
         """Empty spare folders, with when each was last changed: what has not been changed since is empty still."""
+        self._own: set[str] = set()
+        """Tasks that may have a folder of their own name here. No other has one: nobody need look."""
         self._made = 0
         self._drafts = f"{self._folder}{DRAFTS}"
         remove(self._drafts)
@@ -83,6 +85,8 @@ class Checkpoints:
                 self._made = max(self._made, 1 + int(number) if number.isdecimal() else 0)
                 if is_empty(entry.path) and _is_ours(entry.path):
                     self._spare.append(entry.path)
+            else:
+                self._own.add(entry.name)
 
     def took_back(self, task_id: str, path: str) -> None:
         """An earlier process of this worker has given it this folder."""
@@ -94,9 +98,9 @@ class Checkpoints:
     def path(self, task_id: str) -> str:
         return self._lent.get(task_id) or f"{self._folder}/{task_id}"
 
-    def lent(self) -> set[str]:
-        """The names of spare folders that are in use."""
-        return {os.path.basename(path) for path in self._lent.values()}
+    def spares(self) -> set[str]:
+        """The names of spare folders, whether somebody has them or not: they are few, and counted on."""
+        return {os.path.basename(path) for path in (*self._spare, *self._lent.values())}
 
     def is_empty(self, task_id: str) -> bool:
         return is_empty(self.path(task_id))
@@ -110,11 +114,12 @@ class Checkpoints:
 
     def _lend(self, task_id: str) -> str:
         path = self.path(task_id)
-        if os.path.lexists(path):
+        if (task_id in self._lent or task_id in self._own) and os.path.lexists(path):
             return path
         path = self._lent[task_id] = self._spare.pop() if self._spare else self._new_spare()
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(path, 0o700)
+        if path not in self._untouched:  # that one was seen when it was given back
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
         return path
 
     def _new_spare(self) -> str:
@@ -123,7 +128,9 @@ class Checkpoints:
 
     def _place(self, task_id: str) -> str:
         path = self.path(task_id)
+        self._own.add(task_id)
         spare = self._spare.pop() if self._spare else ""
+        self._untouched.pop(spare, None)
         try:
             # Takes the place of an empty folder; one with something in it stays as it is.
             os.rename(spare, path)
@@ -150,6 +157,7 @@ class Checkpoints:
             self._untouched.pop(path, None)
             if os.listdir(path):
                 if is_lent:
+                    self._own.add(task_id)
                     os.rename(path, self.path(task_id))
                 return self._put_aside(task_id) if done else ""
             if len(self._spare) >= MAX_SPARE or not _is_ours(path):
@@ -158,6 +166,7 @@ class Checkpoints:
             if not is_lent:
                 spare = self._new_spare()
                 os.rename(path, spare)
+                self._own.discard(task_id)
                 path = spare
             self._spare.append(path)
             changed_ns = os.lstat(path).st_ctime_ns
@@ -175,6 +184,7 @@ class Checkpoints:
         """This is the task's folder from now on. What is to be removed, if anything."""
         before = self._put_aside(task_id)
         os.chmod(folder, 0o700)  # as if it had been made here
+        self._own.add(task_id)
         os.rename(folder, self.path(task_id))
         return before
 
@@ -183,7 +193,8 @@ class Checkpoints:
         try:
             os.rename(self.path(task_id), aside)
         except FileNotFoundError:
-            return ""
+            aside = ""
+        self._own.discard(task_id)
         return aside
 
 

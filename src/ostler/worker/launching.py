@@ -111,6 +111,7 @@ def make_launch(
         deadline_s=order.remaining_s,
         stop=_filled(order.stop_command, python, facts.port, folders),
         lease_s=order.spec.lease_s(),
+        anywhere=bool(order.after) and not files and not _names_its_folder(order),
         after=list(order.after),
         user=user,
         memory_mib=order.spec.memory_limit_mib(place.memory_limit),
@@ -119,6 +120,12 @@ def make_launch(
         devices=facts.devices,
         warm=_warm_keys.key(order, base, env, place, capabilities) if _may_be_warm(order, facts) else "",
     )
+
+
+def _names_its_folder(order: Order) -> bool:
+    """Whether its commands have its folder's path in them, or another variable has."""
+    spec = order.spec
+    return bool(spec.prolog or spec.epilog) or any("$OSTLER_" in word for word in (*spec.command, *order.stop_command))
 
 
 def _may_be_warm(order: Order, facts: Facts) -> bool:

@@ -167,7 +167,7 @@ async def _work(options: WorkerOptions, folder: Path) -> None:
         await agent.open()
         watch = offer.watch(source, found.capabilities, lambda changed: agent.post(OfferChanged(changed)))
         house = keep_house(runtime, place.reached, agent.tasks)
-        short = keep_short(runtime.folder, lambda: list(state.held))
+        short = keep_short(runtime.path, lambda: list(state.held))
         full = disk.watch([folder, tasks or folder], lambda: make_room(runtime), lambda f: agent.post(DiskChanged(f)))
         await _live(agent, runtime, connection.run(), watch, agent.watch_gpus(), house, short, full)
 

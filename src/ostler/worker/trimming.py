@@ -13,7 +13,6 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from ostler.runtime.attempts import LOG
 from ostler.runtime.identity import as_owner
@@ -31,23 +30,25 @@ _DARWIN_PUNCH_HOLE = 99
 _log = logging.getLogger("ostler.worker")
 
 
-async def keep_short(folder: Callable[[str], Path], running: Callable[[], Iterable[str]]) -> None:
-    """For as long as the worker runs."""
+async def keep_short(path: Callable[[str], str], running: Callable[[], Iterable[str]]) -> None:
+    """For as long as the worker runs. Of the short ones, which come by the thousand, none is there twice."""
     hopeless: set[str] = set()
+    before: set[str] = set()
     while True:
         await asyncio.sleep(EVERY_S)
         now = set(running())
+        there_still, before = now & before, now
         hopeless &= now
-        for attempt in now - hopeless:
+        for attempt in there_still - hopeless:
             try:
-                trim(folder(attempt) / LOG)
+                trim(f"{path(attempt)}/{LOG}")
             except OSError as error:
                 hopeless.add(attempt)
                 about = {"attempt": attempt}
                 _log.warning("the log of attempt %s grows without bounds: %s", attempt, error, extra=about)
 
 
-def trim(path: Path) -> int:
+def trim(path: str) -> int:
     """Give back the middle of this log, if it takes too much of the disk; how many bytes were given back."""
     try:
         before = os.stat(path)
@@ -56,7 +57,7 @@ def trim(path: Path) -> int:
     if before.st_blocks * 512 <= KEEP_HEAD + KEEP_TAIL + SLACK:
         return 0
     end = (before.st_size - KEEP_TAIL) // _BLOCK * _BLOCK
-    with as_owner(path.parent):
+    with as_owner(os.path.dirname(path)):
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         _punch(descriptor, KEEP_HEAD, end - KEEP_HEAD)

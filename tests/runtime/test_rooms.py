@@ -1,0 +1,173 @@
+"""Short attempts have no folder of their own until there is something in it."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+from tests.runtime.tasks import A, B, Ends, Signpost, shell, supervisor_pid
+from tests.runtime.test_warm import ME, Calls
+from tests.worker.conftest import eventually
+
+from ostler.runtime.attempts import Folders
+from ostler.runtime.base import Launch
+from ostler.runtime.process import ProcessRuntime
+
+
+def rooms(root: Path) -> list[str]:
+    return sorted(name for name in os.listdir(root) if name.startswith(".room-"))
+
+
+def run(folders: Folders, attempt: str, leaves: str = "") -> str:
+    """As a supervisor does; where it ran."""
+    folders.reserve(attempt)
+    assert folders.make(attempt)
+    folder = folders.path(attempt)
+    Path(folder, "log").write_text(leaves)
+    return folder
+
+
+def test_one_after_another_has_the_same_room_and_no_name(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    first = run(folders, "a")
+    folders.release("a", as_new=True)
+    assert run(folders, "b") == first
+    assert [first] == [str(tmp_path / name) for name in os.listdir(tmp_path)]
+    assert sorted(os.listdir(first)) == ["log", "out", "work"]
+
+
+def test_a_room_in_which_something_is_left_becomes_the_attempts_own_folder(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    run(folders, "a", "hello")
+    folders.name("a")
+    folders.release("a", as_new=False)
+    assert (tmp_path / "a" / "log").read_text() == "hello"
+    run(folders, "b")
+    assert (len(rooms(tmp_path)), len(os.listdir(tmp_path))) == (1, 2)
+
+
+def test_a_folder_that_a_longer_one_left_as_it_was_is_the_next_ones_room(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    told = run(folders, "a")
+    folders.name("a", runs=True)
+    assert os.path.samefile(told, tmp_path / "a"), "what it was told is still good"
+    folders.release("a", as_new=True)
+    assert os.listdir(tmp_path) == ["a"]
+    run(folders, "b")
+    assert os.listdir(tmp_path) == rooms(tmp_path)
+
+
+def test_a_room_that_somebody_removed_is_made_anew(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    shutil.rmtree(run(folders, "a"))
+    folders.release("a", as_new=True)
+    assert sorted(os.listdir(run(folders, "b"))) == ["log", "out", "work"]
+
+
+def test_what_one_before_us_left_in_rooms_goes_to_whom_it_belongs_and_empty_rooms_go(tmp_path: Path) -> None:
+    before, other = Folders(str(tmp_path), "one"), Folders(str(tmp_path), "another")
+    for name in ("ran", "long", "idle"):
+        run(before, name, name)
+    before.name("long", runs=True)
+    known = {name: os.path.basename(before.path(name)) for name in ("ran",)}
+    known["long"] = next(name for name in rooms(tmp_path) if (tmp_path / name).is_symlink())
+    theirs = os.path.basename(run(other, "x"))
+    Folders(str(tmp_path), "one").recover(known)
+    assert sorted(os.listdir(tmp_path)) == sorted(["ran", "long", theirs])
+    assert [(tmp_path / name / "log").read_text() for name in ("ran", "long")] == ["ran", "long"]
+
+
+# With a supervisor
+
+
+def anywhere(runtime: ProcessRuntime, attempt: str, script: str, **more: Any) -> Launch:
+    wanted = shell(attempt, script, anywhere=True, **more)
+    wanted.env["OSTLER_OUT"] = str(runtime.folder(attempt) / "out")
+    return wanted
+
+
+async def test_what_a_short_one_prints_and_leaves_is_in_its_own_folder(runtime: ProcessRuntime, ends: Ends) -> None:
+    for n, script in enumerate(("true", "echo hello", "echo > $OSTLER_OUT/file", "echo > file")):
+        name = f"{A}-{n}"
+        await runtime.launch(anywhere(runtime, name, script))
+        end = await ends.of(name)
+        assert (end.exit_code, end.left_nothing) == (0, n == 0)
+        assert runtime.folder(name).exists() is (n > 0)
+    assert (runtime.folder(f"{A}-1") / "log").read_text() == "hello\n"
+    assert (runtime.folder(f"{A}-2") / "out" / "file").exists()
+    assert (runtime.folder(f"{A}-3") / "work" / "file").exists()
+
+
+async def test_one_that_is_not_short_can_be_seen_while_it_runs(
+    runtime: ProcessRuntime, ends: Ends, post: Signpost
+) -> None:
+    script = f"echo begun; read word < {post.path}; echo $word > $OSTLER_OUT/word"
+    await runtime.launch(anywhere(runtime, A, script))
+    folder = runtime.folder(A)
+    await eventually(lambda: folder.exists() and (folder / "log").read_text() == "begun\n")
+    post.write("on\n")
+    assert (await ends.of(A)).exit_code == 0
+    assert (folder / "out" / "word").read_text() == "on\n"
+    await runtime.forget(A)
+    await eventually(lambda: rooms(folder.parent) == [])
+
+
+async def test_after_its_supervisor_was_killed_everything_is_where_it_belongs(tmp_path: Path) -> None:
+    state, begun = tmp_path / "state", Signpost(tmp_path / "begun")
+    runtime = ProcessRuntime(state, idle_exit_s=5.0)
+    await runtime.open()
+    ends = Ends(runtime)
+    await runtime.launch(anywhere(runtime, B, "true"))
+    await ends.of(B)
+    await runtime.launch(anywhere(runtime, A, f"echo begun; echo > {begun.path}; exec sleep 100"))
+    await begun.read()
+    os.kill(supervisor_pid(state), signal.SIGKILL)
+    assert (await ends.of(A)).exit_code == 137
+    assert (runtime.folder(A) / "log").read_text() == "begun\n"
+    assert (runtime.folder(B) / "log").read_text() == "", "nobody knows any more that it left nothing"
+    assert rooms(runtime.folder(A).parent) == []
+    await runtime.close(stop_tasks=True)
+
+
+@pytest.fixture
+def line(runtime: ProcessRuntime, ends: Ends, tmp_path: Path) -> Callable[..., Any]:
+    """Calls, each after the one before it."""
+    calls = Calls(runtime, ends)
+
+    async def begin(fn: Callable[..., Any], count: int) -> tuple[Calls, list[str]]:
+        payload = tmp_path / "call"
+        payload.write_bytes(cloudpickle.dumps(("map", fn, [(n,) for n in range(count)])))
+        names = [f"{ME}-{n}" for n in range(count)]
+        for n, name in enumerate(names):
+            env = {"OSTLER_OUT": str(runtime.folder(name) / "out")}
+            after = names[n - 1 : n] if n else []
+            await calls.start_payload(name, {}, str(payload), n, env, after=after, anywhere=True, warm="k")
+        for name in names:
+            end = await ends.of(name)
+            assert (end.exit_code, end.error) == (0, "")
+        return calls, names
+
+    return begin
+
+
+async def test_calls_ahead_leave_what_they_leave_under_their_own_names(line: Callable[..., Any]) -> None:
+    def leave(n: int) -> Any:
+        if n % 10 == 3:
+            print("printed", n)
+        if n % 10 == 5:
+            Path(os.environ["OSTLER_OUT"], "file").write_text(str(n))
+        return b"x" * 200_000 if n % 10 == 7 else n
+
+    calls, names = await line(leave, 60)
+    for n, name in enumerate(names):
+        assert calls.opened(name) == ("value", b"x" * 200_000 if n % 10 == 7 else n)
+        folder = calls.runtime.folder(name)
+        assert folder.exists() is (n % 10 in (3, 5, 7)) or n == 0, "the first has waited for its interpreter"
+        if n % 10 == 3:
+            assert calls.log(name) == f"printed {n}\n"
+        if n % 10 == 5:
+            assert (folder / "out" / "file").read_text() == str(n)
