@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from ostler.domain import job
 from ostler.domain.errors import BadInput, TooLarge
-from ostler.domain.job import MAX_ARRAY, MAX_SPEC_BYTES, Auto, JobSpec, decode_spec, validate
+from ostler.domain.job import MAX_ARRAY, MAX_SPEC_BYTES, Auto, JobSpec, decode_spec
 from ostler.domain.resources import Request
 
 
@@ -211,11 +212,6 @@ def test_a_prefix_says_which_spec_of_many_is_wrong() -> None:
     assert named(caught.value) == {"[3].gpu_count"}
 
 
-def test_a_spec_that_was_built_rather_than_read_is_checked_the_same_way() -> None:
-    with pytest.raises(BadInput, match="command"):
-        validate(JobSpec())
-
-
 def test_0_and_empty_and_absent_mean_no_requirement() -> None:
     nothing = spec(gpu_count=0, gpu_type="", gpu_backend="", min_vram_gb=0, min_cpu_cores=0, min_memory_gb=0, labels=[])
     assert nothing.request() == spec().request() == Request()
@@ -322,3 +318,12 @@ def test_what_is_left_open_in_a_way_that_says_nothing_is_refused(fields: dict[st
 )
 def test_what_is_wrong_in_a_spec_is_said_in_the_words_of_specs(field: str, value: object, told: str) -> None:
     assert str(refused(**{field: value})) == told
+
+
+def test_a_rule_is_asked_only_where_one_of_its_fields_is_given_because_it_holds_without() -> None:
+    plain = JobSpec(command=["true"])
+    assert all(rule.holds(plain) for rule in job._RULES)
+    fields = set(JobSpec.__struct_fields__)
+    assert all(fields.issuperset(rule.given) for rule in job._RULES)
+    asked = {rule.blamed for rule in job._rules_for(())}
+    assert asked == {"command", "env", "depends_on"}, "what is no plain value is always looked at"

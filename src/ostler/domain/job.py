@@ -3,9 +3,10 @@
 import re
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import compress
 from operator import attrgetter, is_not
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -279,25 +280,24 @@ def decode_spec(data: bytes, where: str = "") -> JobSpec:
         raise _bad_fields(data, where, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Unreadable(f"{where or 'the spec'} is not JSON: {error}") from None
-    validate(spec, where)
-    values, defaults = _plain_values(spec), _PLAIN_DEFAULTS.values()
-    given = map(is_not, values, defaults)
-    for name, value, default in compress(zip(_PLAIN_DEFAULTS, values, defaults, strict=True), given):
+    given = _given(spec)
+    if errors := [(f"{where}{field}", what) for field, what in _problems(spec, given)]:
+        raise BadInput("; ".join(f"{field}: {what}" for field, what in errors), errors)
+    for name in given:
         # The encoder leaves out what *is* the default, so that one spec has one spelling.
-        if value == default:
+        if getattr(spec, name) == (default := _PLAIN_DEFAULTS[name]):
             setattr(spec, name, default)
     return spec
 
 
-def validate(spec: JobSpec, where: str = "") -> None:
-    """Raise one BadInput that names every wrong field."""
-    errors = [(f"{where}{field}", what) for field, what in _problems(spec)]
-    if errors:
-        raise BadInput("; ".join(f"{field}: {what}" for field, what in errors), errors)
+def _given(spec: JobSpec) -> tuple[str, ...]:
+    """The plain fields that are not left out."""
+    return tuple(compress(_PLAIN_DEFAULTS, map(is_not, _plain_values(spec), _PLAIN_DEFAULTS.values())))
 
 
-def _problems(spec: JobSpec) -> list[tuple[str, str]]:
-    found = [(field, told(spec)) for field, holds, told in _RULES if not holds(spec)]
+def _problems(spec: JobSpec, given: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Every wrong field, and what is wrong with it."""
+    found = [(field, told(spec)) for field, holds, told, _ in _rules_for(given) if not holds(spec)]
     for field, constraints in (("labels", spec.labels), ("prefer_labels", spec.prefer_labels)):
         for text in constraints:
             try:
@@ -320,11 +320,21 @@ def _problems(spec: JobSpec) -> list[tuple[str, str]]:
     return found
 
 
-Rule = tuple[str, Callable[[JobSpec], bool], Callable[[JobSpec], str]]
+class Rule(NamedTuple):
+    blamed: str
+    holds: Callable[[JobSpec], bool]
+    told: Callable[[JobSpec], str]
+    given: tuple[str, ...]
+    """Fields without which it holds: where all of them are left out, nobody has to ask."""
 
 
-def _rule(field: str, holds: Callable[[JobSpec], bool], otherwise: str | Callable[[JobSpec], str]) -> Rule:
-    return field, holds, otherwise if callable(otherwise) else lambda _: otherwise
+def _rule(
+    field: str,
+    holds: Callable[[JobSpec], bool],
+    otherwise: str | Callable[[JobSpec], str],
+    given: tuple[str, ...] = (),
+) -> Rule:
+    return Rule(field, holds, otherwise if callable(otherwise) else lambda _: otherwise, given or (field,))
 
 
 def _known_word(field: str, known: Sequence[str], optional: bool = False) -> Rule:
@@ -377,11 +387,13 @@ _RULES: tuple[Rule, ...] = (
         "min_vram_gb",
         lambda spec: not (spec.gpu_share and spec.min_vram_gb == AUTO),
         "'auto' and gpu_share say two things of one",
+        given=("gpu_share",),
     ),
     _rule(
         "min_vram_gb",
         lambda spec: not (spec.first_vram_gb or spec.first_memory_gb) or _is_automatic(spec),
         "must be 'auto' where first_vram_gb or first_memory_gb is given",
+        given=("first_vram_gb", "first_memory_gb"),
     ),
     _rule(
         "on_oom",
@@ -412,6 +424,12 @@ _RULES: tuple[Rule, ...] = (
 queues are filled by the million."""
 
 
+@lru_cache(maxsize=1024)
+def _rules_for(given: tuple[str, ...]) -> tuple[Rule, ...]:
+    """Those that a spec in which these are given may break: few of all."""
+    return tuple(rule for rule in _RULES if any(name in given or name not in _PLAIN_DEFAULTS for name in rule.given))
+
+
 def _bad_fields(data: bytes, where: str, first: str) -> BadInput:
     """The decoder stops at the first wrong field; people want to hear of all of them at once."""
     try:
@@ -435,9 +453,8 @@ def _bad_fields(data: bytes, where: str, first: str) -> BadInput:
             wrong[field] = _in_words(field, value, what)
     known = {name: fields[name] for name in JobSpec.__struct_fields__ if name in fields}
     right = {name: value for name, value in known.items() if not any(field.startswith(name) for field in wrong)}
-    wrong |= {
-        field: what for field, what in _problems(msgspec.convert(right, JobSpec)) if field not in fields.keys() - right
-    }
+    spec = msgspec.convert(right, JobSpec)
+    wrong |= {field: what for field, what in _problems(spec, _given(spec)) if field not in fields.keys() - right}
     errors = [(where + field, what) for field, what in wrong.items()]
     told = [what if what.startswith("unknown field") else f"{field}: {what}" for field, what in errors]
     return BadInput("; ".join(told), errors)

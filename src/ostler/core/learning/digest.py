@@ -37,9 +37,11 @@ class Digest(msgspec.Struct, omit_defaults=True):
     unit: float = 1.0
 
     def add(self, amount: float, *, cut: bool = False) -> None:
+        self.add_to(bucket_of(amount), cut=cut)
+
+    def add_to(self, bucket: int, *, cut: bool = False) -> None:
         self.unit *= _GROWTH
         into = self.cut if cut else self.seen
-        bucket = math.floor(math.log(min(max(amount, SMALLEST), LARGEST)) / _STEP)
         into[bucket] = into.get(bucket, 0.0) + self.unit
         if len(into) > MAX_BUCKETS:
             del into[min(into, key=into.__getitem__)]
@@ -67,6 +69,10 @@ class Digest(msgspec.Struct, omit_defaults=True):
             if above <= 1.0 - part + 1e-9:
                 return math.exp(edge)
         return math.exp((max({*self.seen, *self.cut}) + 1) * _STEP) if self.seen else 0.0
+
+
+def bucket_of(amount: float) -> int:
+    return math.floor(math.log(min(max(amount, SMALLEST), LARGEST)) / _STEP)
 
 
 def survival(seen: Mapping[int, float], cut: Mapping[int, float]) -> tuple[list[float], list[float]]:

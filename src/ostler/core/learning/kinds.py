@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import msgspec
 
-from ostler.core.learning.digest import Curve
+from ostler.core.learning.digest import Curve, bucket_of
 from ostler.core.learning.kind import MARGIN, Kind, Run
 from ostler.domain.job import CALL, JobSpec
 from ostler.domain.records import KeptRecord
@@ -110,10 +110,11 @@ class Kinds:
             return
         self._turn += 1
         of_kind = _key(kind) if kind else ""
+        took = bucket_of(run.ran_s)
         for key in (of_kind, _user_key(user), EVERYBODY):
             if key:
                 known = self._used(key)
-                _add(known, run)
+                _add(known, run, took)
                 if key is of_kind:
                     _add_peaks(known, run)
                 self._changed.add(key)
@@ -160,15 +161,15 @@ def _user_key(user: str) -> str:
     return f"user:{user}"
 
 
-def _add(known: Kind, run: Run) -> None:
+def _add(known: Kind, run: Run, took: int) -> None:
     known.runs += 1
     if run.endless:
         return
     if run.outcome == "failed":
-        known.failed_s.add(run.ran_s)
+        known.failed_s.add_to(took)
         return
     cut = run.outcome == "cut"
-    known.run_s.add(run.ran_s, cut=cut)
+    known.run_s.add_to(took, cut=cut)
     if run.limit_s:
         known.of_limit.add(run.ran_s / run.limit_s, cut=cut)
 
