@@ -11,7 +11,7 @@ from ostler.domain.errors import NotAllowed
 from ostler.domain.worker import Capabilities, DeviceInfo
 from ostler.worker import agent as agent_module
 from ostler.worker.connection import TakenOver
-from ostler.worker.state import AHEAD_LEAST
+from ostler.worker.state import AHEAD
 
 
 async def test_the_first_message_is_a_registration_and_the_next_asks_for_work(hub: ScriptedHub, tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ async def test_the_first_message_is_a_registration_and_the_next_asks_for_work(hu
     (first, register), (second, ready) = hub.messages[:2]
     assert (first, second) == ("register", "ready_for_work")
     assert (register["id"], register["boot_id"]) == ("w1", "boot")
-    assert register["protocol"] == {"batch": True, "ahead": AHEAD_LEAST, "beside": True}
+    assert register["protocol"] == {"batch": True, "ahead": AHEAD, "beside": True}
     assert register["capabilities"]["cpu_count"] == 4
     assert ready["slots"] == {"batch_total": 4, "batch_in_use": 0, "service_total": 1, "service_in_use": 0}
     assert hub.authorizations == [f"Bearer {TOKEN}"]

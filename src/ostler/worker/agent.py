@@ -75,6 +75,8 @@ ACCEPT_WITHIN_S = 0.025
 """An acceptance may wait this long for the end of a short task: together they cost the hub one commit, not two."""
 GATHER_S = 0.04
 """So may a result, while more tasks wait here that were sent ahead than results for the hub: nobody is idle for it."""
+GATHER_MOST = 48
+"""Enough for one commit. With more, hub and worker are busy one after the other instead of at once."""
 LAST_WORDS_S = 10.0
 """How long a drained worker waits for its last acknowledgements; its results are on the disk for the next start."""
 IMPATIENT = 3
@@ -377,7 +379,8 @@ class Agent:
         if not self._gathered and self._state.has_waiting:
             asyncio.get_running_loop().call_later(GATHER_S, self._send_gathered)
         self._gathered.append(result)
-        if not self._state.has_waiting or len(self._gathered) > len(self._state.held) - self._state.batch_slots:
+        count, waiting = len(self._gathered), len(self._state.held) - self._state.batch_slots
+        if count >= GATHER_MOST or count > waiting or not self._state.has_waiting:
             self._send_gathered()
 
     def _send_gathered(self) -> None:

@@ -12,7 +12,7 @@ from ostler.worker.devices import Outside, Quarantine
 from ostler.worker.health import Pulse
 from ostler.worker.orders import Facts
 
-AHEAD_LEAST, AHEAD_OF_EACH, AHEAD_MOST = 512, 8, 1024
+AHEAD = 1024
 
 
 class Hold(msgspec.Struct, kw_only=True):
@@ -114,7 +114,7 @@ class State(msgspec.Struct, kw_only=True):
         """How many assignments it takes beyond its slots: enough for the time that an answer of the hub takes."""
         if self.queue:
             return 0  # another queue is no place to wait in for room that is not there
-        return min(max(AHEAD_LEAST, AHEAD_OF_EACH * self.batch_slots), AHEAD_MOST)
+        return AHEAD
 
     def offered(self) -> Capabilities:
         """What the machine has, and what this worker knows about it beside."""
