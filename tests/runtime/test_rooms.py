@@ -9,7 +9,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from tests.runtime.tasks import A, B, Ends, Signpost, shell, supervisor_pid
+from tests.runtime.tasks import A, B, Ends, Signpost, is_alive, shell, supervisor_pid
 from tests.runtime.test_warm import ME, Calls
 from tests.worker.conftest import eventually
 
@@ -46,19 +46,66 @@ def test_a_room_in_which_something_is_left_becomes_the_attempts_own_folder(tmp_p
     folders.name("a")
     folders.release("a", as_new=False)
     assert (tmp_path / "a" / "log").read_text() == "hello"
+    assert os.listdir(tmp_path) == ["a"]
     run(folders, "b")
     assert (len(rooms(tmp_path)), len(os.listdir(tmp_path))) == (1, 2)
 
 
-def test_a_folder_that_a_longer_one_left_as_it_was_is_the_next_ones_room(tmp_path: Path) -> None:
+def test_what_one_that_runs_was_told_is_good_to_the_end_and_what_it_left_may_name_it(tmp_path: Path) -> None:
     folders = Folders(str(tmp_path))
-    told = run(folders, "a")
-    folders.name("a", runs=True)
-    assert os.path.samefile(told, tmp_path / "a"), "what it was told is still good"
-    folders.release("a", as_new=True)
+    told = Path(run(folders, "a", "hello"))
+    (told / "out" / "latest").symlink_to(told / "log")
+    folders.show("a")
+    assert (tmp_path / "a" / "log").read_text() == "hello" and not told.is_symlink()
+    folders.name("a")
+    assert (tmp_path / "a" / "out" / "latest").read_text() == "hello" and not (tmp_path / "a").is_symlink()
+    folders.release("a", as_new=False)
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_of_a_longer_one_that_left_nothing_no_name_stays(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    first = run(folders, "a")
+    folders.show("a")
+    folders.release("a", as_new=True)
+    assert run(folders, "b") == first
+    assert [first] == [str(tmp_path / name) for name in os.listdir(tmp_path)]
+
+
+def test_a_folder_that_one_without_a_room_left_as_it_was_is_the_next_ones_room(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    assert folders.make("a")
+    folders.release("a", as_new=True)
     run(folders, "b")
-    assert os.listdir(tmp_path) == rooms(tmp_path)
+    assert os.listdir(tmp_path) == rooms(tmp_path) != []
+
+
+def test_what_has_run_before_though_nobody_knows_it_is_put_aside_for_what_is_newer(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    (tmp_path / "a" / "work").mkdir(parents=True)
+    run(folders, "a", "newer")
+    folders.name("a")
+    folders.release("a", as_new=False)
+    assert (tmp_path / "a" / "log").read_text() == "newer"
+    assert [name for name in os.listdir(tmp_path) if name != "a" and not name.startswith(".removed-")] == []
+
+
+def test_half_a_room_is_given_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = Folders(str(tmp_path))
+    mkdir = os.mkdir
+
+    def full(path: str, mode: int = 0o777) -> None:
+        if path.endswith("/out"):
+            raise OSError(28, "No space left on device")
+        mkdir(path, mode)
+
+    folders.reserve("a")
+    monkeypatch.setattr(os, "mkdir", full)
+    with pytest.raises(OSError, match="No space"):
+        folders.make("a")
+    folders.leave("a")
+    monkeypatch.undo()
+    assert sorted(os.listdir(run(folders, "b"))) == ["log", "out", "work"]
 
 
 def test_a_room_that_somebody_removed_is_made_anew(tmp_path: Path) -> None:
@@ -70,15 +117,26 @@ def test_a_room_that_somebody_removed_is_made_anew(tmp_path: Path) -> None:
 
 def test_what_one_before_us_left_in_rooms_goes_to_whom_it_belongs_and_empty_rooms_go(tmp_path: Path) -> None:
     before, other = Folders(str(tmp_path), "one"), Folders(str(tmp_path), "another")
-    for name in ("ran", "long", "idle"):
+    for name in ("ran", "long", "over", "idle"):
         run(before, name, name)
-    before.name("long", runs=True)
-    known = {name: os.path.basename(before.path(name)) for name in ("ran",)}
-    known["long"] = next(name for name in rooms(tmp_path) if (tmp_path / name).is_symlink())
+    known = {name: os.path.basename(before.path(name)) for name in ("ran", "long", "over")}
+    before.show("long")
+    before.name("over")
     theirs = os.path.basename(run(other, "x"))
+    other.show("x")
     Folders(str(tmp_path), "one").recover(known)
-    assert sorted(os.listdir(tmp_path)) == sorted(["ran", "long", theirs])
-    assert [(tmp_path / name / "log").read_text() for name in ("ran", "long")] == ["ran", "long"]
+    left = {name for name in os.listdir(tmp_path) if not name.startswith(".removed-")}
+    assert left == {"ran", "long", "over", "x", theirs}
+    for name in ("ran", "long", "over"):
+        assert (tmp_path / name / "log").read_text() == name and not (tmp_path / name).is_symlink()
+
+
+def test_who_leaves_leaves_no_rooms(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    run(folders, "a")
+    folders.release("a", as_new=True)
+    folders.close()
+    assert rooms(tmp_path) == []
 
 
 # With a supervisor
@@ -129,7 +187,6 @@ async def test_after_its_supervisor_was_killed_everything_is_where_it_belongs(tm
     assert (await ends.of(A)).exit_code == 137
     assert (runtime.folder(A) / "log").read_text() == "begun\n"
     assert (runtime.folder(B) / "log").read_text() == "", "nobody knows any more that it left nothing"
-    assert rooms(runtime.folder(A).parent) == []
     await runtime.close(stop_tasks=True)
 
 
@@ -171,3 +228,20 @@ async def test_calls_ahead_leave_what_they_leave_under_their_own_names(line: Cal
             assert calls.log(name) == f"printed {n}\n"
         if n % 10 == 5:
             assert (folder / "out" / "file").read_text() == str(n)
+
+
+async def test_what_an_attempt_leaves_running_in_its_room_is_its_own(
+    runtime: ProcessRuntime, ends: Ends, post: Signpost, tmp_path: Path
+) -> None:
+    """It has no environment and no session by which it could be told; and somebody else runs, too."""
+    begun, straggles = Signpost(tmp_path / "begun"), Signpost(tmp_path / "straggles")
+    await runtime.launch(anywhere(runtime, B, f"echo > {begun.path}; read word < {post.path}"))
+    await begun.read()
+    inner = f"echo $$ > {straggles.path}; exec sleep 100"
+    await runtime.launch(anywhere(runtime, A, f"env -i setsid sh -c '{inner}' & read word < {begun.path}"))
+    pid = int(await straggles.read())
+    begun.write("go\n")
+    await ends.of(A)
+    assert not is_alive(pid)
+    post.write("go\n")
+    assert (await ends.of(B)).exit_code == 0

@@ -16,6 +16,7 @@ import os
 import stat
 import time
 import zlib
+from collections.abc import Iterable
 from io import BufferedReader
 
 from ostler.runtime.identity import Identity
@@ -24,6 +25,8 @@ MAX_NAME = 64
 MAX_SPARE = 512
 LOG, WORK, OUT = "log", "work", "out"
 _CLOCK_STEP_S = 0.1  # a file system's clock may be this much late
+REMOVED = ".removed-"
+"""How the names of folders begin that are nobody's, and are to go."""
 _ROOM = ".room-"
 _USUAL = {LOG, WORK, OUT}
 _PRIVATE_FOLDER = stat.S_IFDIR | 0o700
@@ -58,8 +61,8 @@ class Folders:
     systems search for a free one past all that were removed lately. A task that printed and wrote nothing needs none.
 
     Nor does a short one need a name: to rename a folder for each waits for the disk, and whoever commits next waits for
-    the renames. It runs in a room, which is a spare folder under a name of its own, and that becomes the attempt's when
-    it has left something there, or turns out not to be short.
+    the renames. It runs in a room, which is a spare folder under a name of its own. When it turns out not to be short,
+    its own name leads there, too, and at its end the room becomes its folder if it has left something there.
     """
 
     def __init__(self, root: str, owner: str = "") -> None:
@@ -69,9 +72,12 @@ class Folders:
         self._names = (f"{self._mark}{time.time_ns():x}-{number}" for number in itertools.count(1))
         """What a journal says of a room of long ago is not to be taken for one of now."""
         self._rooms: dict[str, str] = {}
-        """Those of attempts that have not got their own name."""
+        self._whose: dict[str, str] = {}
+        """The same the other way round."""
+        self._shown: set[str] = set()
+        """Those of them to whose rooms their own names lead."""
         self._links: dict[str, str] = {}
-        """Rooms that have become the attempts' own while they ran: for them, the old name leads to the new one."""
+        """Rooms that have become the attempts' own: until these are released, the old name leads to the new one."""
         self._free: dict[Identity, list[str]] = {}
         """Rooms that nobody has, by whom they belong to."""
         self._spare: dict[Identity, list[str]] = {}
@@ -90,47 +96,105 @@ class Folders:
         owner = self._owners[attempt] = user or self._own
         free = self._free.get(owner)
         room = self._rooms[attempt] = free.pop() if free else next(self._names)
+        self._whose[room] = attempt
         return room
 
     def has_room(self, attempt: str) -> bool:
         return attempt in self._rooms
 
+    def whose(self, folder: str) -> str:
+        """The attempt that has the folder of this name."""
+        return self._whose.get(folder, folder)
+
     def leave(self, attempt: str) -> None:
         """It has not begun, and its room is as it was."""
-        if (room := self._rooms.pop(attempt, None)) is not None:
+        if (room := self._move_out(attempt)) is not None:
             self._free.setdefault(self._owners.pop(attempt), []).append(room)
 
-    def name(self, attempt: str, *, runs: bool = False) -> None:
-        """From now on its room is its own folder. One that `runs` has been told the old name, which is good until its
-        end."""
+    def show(self, attempt: str) -> None:
+        """It is not so short: whoever looks for it by its name finds it."""
         room = self._rooms.get(attempt)
-        if room is None:
-            return
-        os.rename(f"{self._root}/{room}", f"{self._root}/{attempt}")
-        del self._rooms[attempt]
-        if runs:
+        if room is not None and attempt not in self._shown:
+            os.symlink(room, f"{self._root}/{attempt}")
+            self._shown.add(attempt)
+            if (owner := self._owners[attempt]) != self._own:  # who looks does so with the rights of the name's owner
+                os.chown(f"{self._root}/{attempt}", *owner, follow_symlinks=False)
+
+    def name(self, attempt: str) -> None:
+        """It is over, and its room is its own folder from now on. What it has left may name the room."""
+        room = self._rooms.get(attempt)
+        if room is not None:
+            self._hide(attempt)
+            self._rename(room, attempt)
+            self._move_out(attempt)
             self._links[attempt] = room
             os.symlink(attempt, f"{self._root}/{room}")
 
     def recover(self, rooms: dict[str, str]) -> None:
         """What somebody before us has left: these have been in these rooms, and get them. All other rooms go."""
+        for entry in list(os.scandir(self._root)):
+            if entry.is_symlink() and (entry.name.startswith(self._mark) or self._leads_to_a_room(entry.path)):
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
         for attempt, room in rooms.items():
-            path = f"{self._root}/{room}"
+            if os.path.lexists(f"{self._root}/{room}"):
+                with contextlib.suppress(OSError):
+                    self._rename(room, attempt)
+        self._put_aside(name for name in os.listdir(self._root) if name.startswith(self._mark))
+
+    def close(self) -> None:
+        """Nobody needs rooms any more."""
+        self._put_aside(room for free in self._free.values() for room in free)
+        self._free.clear()
+
+    def _leads_to_a_room(self, path: str) -> bool:
+        return os.readlink(path).startswith(self._mark)
+
+    def _move_out(self, attempt: str) -> str | None:
+        self._hide(attempt)
+        room = self._rooms.pop(attempt, None)
+        self._whose.pop(room or "", None)
+        return room
+
+    def _hide(self, attempt: str) -> None:
+        if attempt in self._shown:
+            self._shown.discard(attempt)
             with contextlib.suppress(OSError):
-                if stat.S_ISDIR(os.lstat(path).st_mode):
-                    os.rename(path, f"{self._root}/{attempt}")
-        for name in os.listdir(self._root):
-            if name.startswith(self._mark):
-                _remove(f"{self._root}/{name}")
+                os.unlink(f"{self._root}/{attempt}")
+
+    def _rename(self, room: str, attempt: str) -> None:
+        try:
+            os.rename(f"{self._root}/{room}", f"{self._root}/{attempt}")
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            self._put_aside([attempt])  # it has run before, which nobody knew any more: what is newer counts
+            os.rename(f"{self._root}/{room}", f"{self._root}/{attempt}")
+
+    def _put_aside(self, names: Iterable[str]) -> None:
+        """Whoever prunes removes them: that may take long."""
+        for name in names:
+            with contextlib.suppress(OSError):
+                os.rename(f"{self._root}/{name}", f"{self._root}/{REMOVED}{next(self._names)[1:]}")
 
     # All of them
 
     def make(self, attempt: str, user: Identity | None = None) -> bool:
         """Make the attempt's folder, or complete the one that the worker prepared. False if it has run before: of one
         in a room only the journal knows."""
-        folder, has_room = self.path(attempt), attempt in self._rooms
-        if has_room and os.access(f"{folder}/{WORK}", os.F_OK):
-            return True
+        if attempt not in self._rooms:
+            return self._make(self.path(attempt), attempt, user)
+        if not os.access(f"{self.path(attempt)}/{WORK}", os.F_OK):
+            try:
+                self._make(self.path(attempt), attempt, user)
+            except OSError:
+                del self._whose[self._rooms[attempt]]  # nobody is to take half a room for a whole one
+                self._rooms[attempt] = room = next(self._names)
+                self._whose[room] = attempt
+                raise
+        return True
+
+    def _make(self, folder: str, attempt: str, user: Identity | None) -> bool:
         owner = self._owners[attempt] = user or self._own
         if self._take_spare(folder, owner):
             # Whoever prunes removes this one first: if it is there, all is.
@@ -140,7 +204,7 @@ class Folders:
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
         _complete(folder)
-        if not has_room and os.path.lexists(f"{folder}/{LOG}"):
+        if attempt not in self._rooms and os.path.lexists(f"{folder}/{LOG}"):
             return False
         if user is not None:
             _give(folder, user)
@@ -180,9 +244,11 @@ class Folders:
             spares.append(room or attempt)
         else:
             with contextlib.suppress(OSError):
-                self.name(attempt)
-                os.utime(self.path(attempt))  # its age, for whoever prunes, counts from now
-        self._rooms.pop(attempt, None)
+                if room is not None:
+                    self._hide(attempt)
+                    self._rename(room, attempt)
+                os.utime(f"{self._root}/{attempt}")  # its age, for whoever prunes, counts from now
+        self._move_out(attempt)
 
 
 def _complete(folder: str) -> bool:
@@ -193,15 +259,6 @@ def _complete(folder: str) -> bool:
             os.mkdir(path, 0o700)
             lacked = True
     return lacked
-
-
-def _remove(path: str) -> None:
-    import shutil  # seldom needed, and slow to load
-
-    if os.path.islink(path):
-        os.unlink(path)
-    else:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def _give(folder: str, user: Identity) -> None:

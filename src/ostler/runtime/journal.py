@@ -73,6 +73,11 @@ class Journal:
             self._lines.append(f'{{"forget":"{attempt}"}}')
 
     @property
+    def is_whole(self) -> bool:
+        """Whether all of it could be written, when that was last tried."""
+        return self._room >= 0
+
+    @property
     def waits(self) -> bool:
         """Whether something has not been written yet."""
         return bool(self._lines)

@@ -119,6 +119,7 @@ class Keeper(Lending):
                 self._pool.kill_all()
             time.sleep(FIRST_PAUSE_S)
             self.reap(now)
+        self._folders.close()
         self._journal.flush()
 
     # What the worker asks for
@@ -245,7 +246,7 @@ class Keeper(Lending):
         if self._ahead:
             self.hear(now)
             self._end_stuck(now)
-        self._name_long(now)
+        self._show_long(now)
         due = [attempt for attempt in self._live.values() if attempt.due_at <= now]
         for attempt in due:
             if attempt.phase == RUNNING:
@@ -261,20 +262,20 @@ class Keeper(Lending):
         if now >= self._pool.wake_at:
             self._pool.tick(now)
         self._peaks.tick(now)
-        self.wake_at = min((min(one.due_at, one.name_at) for one in self._live.values()), default=NEVER)
+        self.wake_at = min((min(one.due_at, one.show_at) for one in self._live.values()), default=NEVER)
         self.wake_at = min(self.wake_at, self._pool.wake_at, self._peaks.wake_at)
         if any(attempt.lease_s < NEVER for attempt in self._live.values()):
             self.wake_at = min(self.wake_at, now + LEASE_LOOK_S)
         if self._ahead:
             self.wake_at = min(self.wake_at, now + LOOK_S)
 
-    def _name_long(self, now: float) -> None:
+    def _show_long(self, now: float) -> None:
         """Whoever wants to see what they have printed so far looks for it under their names."""
         for attempt in self._live.values():
-            if attempt.name_at <= now:
-                attempt.name_at = NEVER
+            if attempt.show_at <= now:
+                attempt.show_at = NEVER
                 with contextlib.suppress(OSError):
-                    self._folders.name(attempt.id, runs=True)
+                    self._folders.show(attempt.id)
 
     def recover(self, now: float) -> None:
         """Take over what an earlier supervisor of this folder left: its ends, and its processes, which are killed.
@@ -323,8 +324,8 @@ class Keeper(Lending):
             self.wake_at = min(self.wake_at, now + LEASE_LOOK_S)
         self._due(attempt, self._ends_at(attempt))
         if self._folders.has_room(attempt.id):
-            attempt.name_at = now + SHORT_S
-            self.wake_at = min(self.wake_at, attempt.name_at)
+            attempt.show_at = now + SHORT_S
+            self.wake_at = min(self.wake_at, attempt.show_at)
         self._peaks.begin(attempt.id, now)
         self.wake_at = min(self.wake_at, self._peaks.wake_at)
 

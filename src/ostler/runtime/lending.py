@@ -38,7 +38,7 @@ STUCK_S = 0.1
 """Whoever takes this long keeps nobody waiting behind it."""
 
 SHORT_S = 0.1
-"""Whoever takes this long has a folder of its own name."""
+"""Whoever takes this long is found by its name."""
 
 CHECKPOINT = "OSTLER_CHECKPOINT"
 _IN_ITS_FOLDER = ("OSTLER_OUT", "OSTLER_RESULT")
@@ -59,12 +59,12 @@ class Attempt:
         "kill_at",
         "lease_s",
         "made_at",
-        "name_at",
         "order",
         "pause_s",
         "phase",
         "ran_s",
         "result",
+        "show_at",
         "started_at",
         "stopped",
         "task_id",
@@ -83,8 +83,8 @@ class Attempt:
         self.due_at = NEVER
         """The next step. Running: its deadline. Told by its own command, or asked: SIGTERM. Stopping: the grace ends.
         Killing: another round."""
-        self.name_at = NEVER
-        """When its room becomes its own folder."""
+        self.show_at = NEVER
+        """When its own name is to lead to its room."""
         self.order: dict[str, Any] = {}
         """How it was launched."""
         self.user: Identity | None = None
@@ -121,7 +121,7 @@ class Lending:
         self._folders = Folders(folder, journal.path)
         self._journal = journal
         self._table = table
-        self._tree = Tree(table, folder)
+        self._tree = Tree(table, folder, self._folders.whose)
         self._peaks = Peaks(self._tree, table)
         self.take_samples = self._peaks.samples
         """What those that run take at the moment, where that is known anew."""
@@ -163,13 +163,16 @@ class Lending:
         if self._folders.has_room(attempt.id):
             env = attempt.order["env"]
             for name in _IN_ITS_FOLDER:
-                if name in env:
-                    env[name] = f"{folder}/{os.path.basename(env[name])}"
+                where, _, file = env.get(name, "").rpartition("/")
+                if os.path.dirname(where) == self.folder:  # else it is the user's own
+                    env[name] = f"{folder}/{file}"
         return folder
 
     def _starting(self, attempt: Attempt, *, flush: bool = True) -> None:
         order = attempt.order
-        room = self._folders.reserve(attempt.id, attempt.user) if order.get("anywhere") else ""
+        # Where the journal cannot be written, nobody would know afterwards whose room it was.
+        may_have_room = order.get("anywhere") and self._journal.is_whole
+        room = self._folders.reserve(attempt.id, attempt.user) if may_have_room else ""
         self._journal.starting(
             attempt.id, attempt.task_id, attempt.started_at, checkpoint=checkpoint_of(order), room=room, flush=flush
         )
@@ -294,6 +297,8 @@ class Lending:
         self._peaks.take(attempt.id)
         self._pool.over(attempt.id)
         self._pool.put_back(interpreter, now)
+        with contextlib.suppress(OSError):
+            os.unlink(f"{self._folders.path(attempt.id)}/{LOG}")  # it may have said something when it was started
         self._not_begun([attempt.id])
         self._waiting.add(attempt.order, set())
 

@@ -6,10 +6,9 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from ostler.runtime.attempts import LOG, WORK, is_attempt_name
+from ostler.runtime.attempts import LOG, REMOVED, WORK, is_attempt_name
 
 _PREPARED_S = 24 * 3600.0
-_REMOVED = ".removed-"
 
 
 def prune(folder: Path, is_held: Callable[[str], bool], keep_bytes: int, keep_age_s: float, now: float) -> int:
@@ -21,7 +20,7 @@ def prune(folder: Path, is_held: Callable[[str], bool], keep_bytes: int, keep_ag
     freed = 0
     kept: list[tuple[float, int, Path]] = []
     for attempt in folder.iterdir() if folder.is_dir() else ():
-        if attempt.name.startswith(_REMOVED):
+        if attempt.name.startswith(REMOVED):
             freed += remove(attempt)
         elif (age_s := _age_s(attempt, now)) is None or is_held(attempt.name):
             continue
@@ -54,7 +53,7 @@ def _age_s(attempt: Path, now: float) -> float | None:
 
 def _remove_attempt(attempt: Path) -> int:
     # Out of the way in one step: half a folder is never taken for a whole one.
-    aside = attempt.with_name(_REMOVED + attempt.name)
+    aside = attempt.with_name(REMOVED + attempt.name)
     try:
         attempt.rename(aside)
     except FileNotFoundError:

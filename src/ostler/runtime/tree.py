@@ -17,15 +17,17 @@ Standard library only: the supervisor imports this.
 import contextlib
 import os
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from ostler.runtime.processes import Process, ProcessTable
 
 
 class Tree:
-    def __init__(self, table: ProcessTable, folder: str) -> None:
+    def __init__(self, table: ProcessTable, folder: str, whose: Callable[[str], str] = str) -> None:
+        """`whose`: the attempt that has the folder of this name, below `folder`."""
         self._table = table
         self._folder = os.path.realpath(folder) + "/"
+        self._whose = whose
         self._roots: dict[str, tuple[int, int]] = {}
         """Every attempt that is not over: the pid and, within a second, the start of its main process."""
         self._inherited: set[str] = set()
@@ -211,7 +213,7 @@ class Tree:
             return named
         for place in self._table.places(pid):
             if place.startswith(self._folder):
-                attempt = place[len(self._folder) :].split("/", 1)[0]
+                attempt = self._whose(place[len(self._folder) :].split("/", 1)[0])
                 if attempt in self._roots:
                     return attempt
         return ""

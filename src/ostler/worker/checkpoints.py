@@ -150,28 +150,38 @@ class Checkpoints:
         """
         path = self.path(task_id)
         is_lent = self._lent.pop(task_id, None) is not None
-        with contextlib.suppress(OSError):
-            if is_lent and len(self._spare) < MAX_SPARE and os.lstat(path).st_ctime_ns == self._untouched.get(path):
-                self._spare.append(path)
-                return ""
+        try:
+            return self._close(task_id, path, is_lent, done)
+        except FileNotFoundError:  # its task has removed it
+            self._own.discard(task_id)
             self._untouched.pop(path, None)
-            if os.listdir(path):
-                if is_lent:
-                    self._own.add(task_id)
-                    os.rename(path, self.path(task_id))
-                return self._put_aside(task_id) if done else ""
-            if len(self._spare) >= MAX_SPARE or not _is_ours(path):
-                os.rmdir(path)
-                return ""
-            if not is_lent:
-                spare = self._new_spare()
-                os.rename(path, spare)
-                self._own.discard(task_id)
-                path = spare
+        except OSError:
+            pass
+        return ""
+
+    def _close(self, task_id: str, path: str, is_lent: bool, done: bool) -> str:
+        if is_lent and len(self._spare) < MAX_SPARE and os.lstat(path).st_ctime_ns == self._untouched.get(path):
             self._spare.append(path)
-            changed_ns = os.lstat(path).st_ctime_ns
-            if time.time_ns() - changed_ns > CLOCK_STEP_NS:
-                self._untouched[path] = changed_ns
+            return ""
+        self._untouched.pop(path, None)
+        if os.listdir(path):
+            if is_lent:
+                self._own.add(task_id)
+                os.rename(path, self.path(task_id))
+            return self._put_aside(task_id) if done else ""
+        if len(self._spare) >= MAX_SPARE or not _is_ours(path):
+            os.rmdir(path)
+            self._own.discard(task_id)
+            return ""
+        if not is_lent:
+            spare = self._new_spare()
+            os.rename(path, spare)
+            self._own.discard(task_id)
+            path = spare
+        self._spare.append(path)
+        changed_ns = os.lstat(path).st_ctime_ns
+        if time.time_ns() - changed_ns > CLOCK_STEP_NS:
+            self._untouched[path] = changed_ns
         return ""
 
     def draft(self, name: str) -> Path:
