@@ -131,6 +131,23 @@ def test_what_one_before_us_left_in_rooms_goes_to_whom_it_belongs_and_empty_room
         assert (tmp_path / name / "log").read_text() == name and not (tmp_path / name).is_symlink()
 
 
+def test_two_that_tidy_up_at_the_same_time_are_not_in_each_others_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Folders(str(tmp_path), "another")
+    run(other, "x")
+    other.show("x")
+    readlink = os.readlink
+
+    def a_moment_later(path: str) -> str:
+        (tmp_path / "x").unlink(missing_ok=True)
+        return readlink(path)
+
+    monkeypatch.setattr(os, "readlink", a_moment_later)
+    Folders(str(tmp_path), "one").recover({})
+    assert len(rooms(tmp_path)) == 1
+
+
 def test_who_leaves_leaves_no_rooms(tmp_path: Path) -> None:
     folders = Folders(str(tmp_path))
     run(folders, "a")

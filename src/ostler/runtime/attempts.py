@@ -133,22 +133,23 @@ class Folders:
     def recover(self, rooms: dict[str, str]) -> None:
         """What somebody before us has left: these have been in these rooms, and get them. All other rooms go."""
         for entry in list(os.scandir(self._root)):
-            if entry.is_symlink() and (entry.name.startswith(self._mark) or self._leads_to_a_room(entry.path)):
-                with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # another may be about its own at the same time
+                if entry.is_symlink() and (self._is_room(entry.name) or self._is_room(os.readlink(entry.path))):
                     os.unlink(entry.path)
         for attempt, room in rooms.items():
             if os.path.lexists(f"{self._root}/{room}"):
                 with contextlib.suppress(OSError):
                     self._rename(room, attempt)
-        self._put_aside(name for name in os.listdir(self._root) if name.startswith(self._mark))
+        self._put_aside(filter(self._is_room, os.listdir(self._root)))
 
     def close(self) -> None:
         """Nobody needs rooms any more."""
         self._put_aside(room for free in self._free.values() for room in free)
         self._free.clear()
 
-    def _leads_to_a_room(self, path: str) -> bool:
-        return os.readlink(path).startswith(self._mark)
+    def _is_room(self, name: str) -> bool:
+        """One of ours, whether it still is or was long ago."""
+        return name.startswith(self._mark)
 
     def _move_out(self, attempt: str) -> str | None:
         self._hide(attempt)
