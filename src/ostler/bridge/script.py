@@ -47,11 +47,17 @@ while :; do
   code=$?
   kill -0 $task 2>/dev/null || break
 done
+wait $task 2>/dev/null
+last=$?
+test $last -eq 127 || code=$last
 echo "$code $began $(date +%s.%N)" > exit.part && mv exit.part exit
 {done}exit $code
 """
 """The trap comes after the fork: a child of a shell that has one may lose a signal before its own first line, while the
-shell itself has heard it. Until the trap is there a signal ends both, and the batch system says so."""
+shell itself has heard it. Until the trap is there a signal ends both, and the batch system says so.
+
+A `wait` that a signal has cut short tells of the signal, even where the task has ended meanwhile: then its own code is
+there for the next one, and 127 where it was told before."""
 
 _LEASE = """read contact < contact
 test $((contact + {lease_s} - $(date +%s))) -gt 0 || {{ echo "{told}" > stopped; exit 1; }}
