@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ostler.core.fleet import Fleet, Job, Worker
+from ostler.core.holding import Grant
 from ostler.core.index import bits
 from ostler.core.placing.score import Score
 from ostler.core.room import pick_devices
-from ostler.domain.resources import Grant, Request
+from ostler.domain.resources import Request
 from ostler.sim.openb import Pod
 
 WHOLE = 1000

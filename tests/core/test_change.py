@@ -115,7 +115,7 @@ def test_a_worker_that_is_away_is_to_come_back_with_what_it_has() -> None:
 def test_a_quota_is_raised_by_as_much_as_those_before_it_need_too() -> None:
     yard = Yard()
     yard.worker("box")
-    yard.fleet.quotas = Quotas(default=Quota(running_jobs=2))
+    yard.fleet.set_quotas(Quotas(default=Quota(running_jobs=2)))
     jobs = [yard.submit() for _ in range(5)]
     found = changes(yard, jobs[-1])
     assert (found["quota"].was, found["quota"].to) == (2, 5)

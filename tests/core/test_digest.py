@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ostler.core.learning.digest import HALF_LIFE_RUNS, MAX_BUCKETS, SMALLEST, Curve, Digest
+from ostler.core.learning.counting import HALF_LIFE_RUNS, MAX_BUCKETS, SMALLEST, add, count_anew
+from ostler.core.learning.curve import Curve
+from ostler.core.learning.digest import Digest
 
 AMOUNTS = st.lists(st.floats(0.01, 1e7), min_size=1, max_size=60)
 
@@ -15,9 +17,9 @@ AMOUNTS = st.lists(st.floats(0.01, 1e7), min_size=1, max_size=60)
 def seen(amounts: list[float], cut: list[float] | None = None) -> Digest:
     digest = Digest()
     for amount in amounts:
-        digest.add(amount)
+        add(digest, amount)
     for amount in cut or ():
-        digest.add(amount, cut=True)
+        add(digest, amount, cut=True)
     return digest
 
 
@@ -94,7 +96,7 @@ def test_it_stays_small_whatever_comes(amounts: list[float]) -> None:
 def test_counting_anew_changes_nothing_that_is_seen() -> None:
     digest = seen([50.0, 60.0, 200.0] * 333)
     before = curve(digest).quantile(0.5), curve(digest).quantile(0.9)
-    digest._count_anew()
+    count_anew(digest)
     assert (curve(digest).quantile(0.5), curve(digest).quantile(0.9)) == pytest.approx(before, rel=0.01)
 
 

@@ -11,7 +11,7 @@ from tests.core.yard import Yard
 from ostler.core.fleet import Job
 from ostler.core.learning import estimates
 from ostler.core.learning.estimates import Estimate, inside
-from ostler.core.learning.kind import Run
+from ostler.core.learning.run import Run
 
 RUNS = st.lists(st.tuples(st.floats(0.01, 1e6), st.sampled_from(["succeeded", "failed", "cut"])), max_size=25)
 

@@ -188,7 +188,7 @@ def test_workers_that_the_same_keeps_from_it_are_one_group_and_the_nearest_group
 def test_a_quota_is_the_dominant_blocker_and_names_its_numbers() -> None:
     yard = Yard()
     yard.worker("box")
-    yard.fleet.quotas = Quotas(default=Quota(running_jobs=1))
+    yard.fleet.set_quotas(Quotas(default=Quota(running_jobs=1)))
     yard.submit()
     told = yard.why(yard.submit())
     assert (told.dominant, told.summary) == ("quota", "held by a quota: ann has 1 of 1 running_jobs")

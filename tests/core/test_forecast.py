@@ -88,7 +88,7 @@ def test_what_an_absent_worker_had_runs_elsewhere_when_its_grace_is_over() -> No
 def test_a_quota_lets_the_next_begin_when_one_has_ended() -> None:
     yard = Yard()
     yard.worker("box")
-    yard.fleet.quotas = Quotas(default=Quota(running_jobs=1))
+    yard.fleet.set_quotas(Quotas(default=Quota(running_jobs=1)))
     first, second = yard.submit(), yard.submit()
     yard.start(first)
     assert ahead_of(yard, takes(100)).starts == {second: 100}

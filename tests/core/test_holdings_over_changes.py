@@ -28,7 +28,7 @@ def test_a_cap_on_a_device_changes_the_part_of_it_that_its_users_hold() -> None:
 
 def test_a_share_of_a_device_that_has_gone_counts_as_one_device_and_no_more() -> None:
     yard = shared()
-    yard.fleet.quotas = Quotas(users={"ann": Quota(running_gpus=3)})
+    yard.fleet.set_quotas(Quotas(users={"ann": Quota(running_gpus=3)}))
     yard.beat("box", capabilities=capabilities(cores=64, memory=512))
     assert yard.fleet.gpus_used("ann") == 2.0
     yard.worker("other", devices=[24])

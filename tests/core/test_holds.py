@@ -184,7 +184,7 @@ def test_a_cancelled_owner_leaves_the_machine_to_others() -> None:
 
 def test_who_may_not_start_for_its_quota_holds_nothing() -> None:
     yard = busy()
-    yard.fleet.quotas = Quotas(users={"bob": Quota(running_gpus=2)})
+    yard.fleet.set_quotas(Quotas(users={"bob": Quota(running_gpus=2)}))
     passed_over(yard, "whole", gpu_count=2, user_id="bob")
     assert held(yard) == {"whole": ["box0"]}
     yard.start(yard.submit("ahead", gpu_count=1, user_id="bob", priority=1))
@@ -227,7 +227,7 @@ def test_many_that_could_never_run_keep_no_hold_from_others() -> None:
 
 def test_many_whom_a_quota_keeps_back_keep_no_hold_from_others() -> None:
     yard = busy()
-    yard.fleet.quotas = Quotas(users={"bob": Quota(running_gpus=1)})
+    yard.fleet.set_quotas(Quotas(users={"bob": Quota(running_gpus=1)}))
     for number in range(IN_LINE_LOOKED_AT):
         yard.submit(f"over{number}", gpu_count=2, min_cpu_cores=number + 1, user_id="bob")
     passed_over(yard, "whole", gpu_count=2)
@@ -304,7 +304,7 @@ def test_plain_fifo_lets_the_head_block_those_behind_it() -> None:
 
 def test_whom_a_quota_kept_from_a_held_machine_passes_as_soon_as_it_may() -> None:
     yard = busy(boxes=2)
-    yard.fleet.quotas = Quotas(users={"bob": Quota(running_gpus=1)})
+    yard.fleet.set_quotas(Quotas(users={"bob": Quota(running_gpus=1)}))
     yard.start(yard.submit("bobs", user_id="bob", gpu_count=1, labels=["box = 1"]))
     passed_over(yard, "whole", gpu_count=2, labels=["box = 0"])
     assert held(yard) == {"whole": ["box0"]}

@@ -10,8 +10,8 @@ from tests.core.plain import only_plain
 from tests.core.yard import Yard
 
 from ostler.core.learning import kinds
-from ostler.core.learning.kind import Run
 from ostler.core.learning.kinds import Kinds, kind_of
+from ostler.core.learning.run import Run
 from ostler.domain.job import JobSpec, Training
 
 

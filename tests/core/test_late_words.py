@@ -73,7 +73,7 @@ def test_a_preemptor_whose_victims_machine_dies_looks_for_other_victims() -> Non
 
 def test_a_gang_counts_whole_against_a_quota_and_an_attempt_of_a_dead_machine_not_at_all() -> None:
     yard = Yard()
-    yard.fleet.quotas = Quotas(default=Quota(running_jobs=1))
+    yard.fleet.set_quotas(Quotas(default=Quota(running_jobs=1)))
     yard.worker("a")
     yard.worker("b")
     yard.submit("gang", node_count=2)

@@ -132,7 +132,7 @@ def test_a_job_submitted_by_hand_under_that_id_stands_in_the_way_of_all() -> Non
 
 def test_a_quota_refuses_the_whole_manifest() -> None:
     yard = Yard()
-    yard.fleet.quotas = Quotas(users={"manifest": Quota(queued_jobs=1)})
+    yard.fleet.set_quotas(Quotas(users={"manifest": Quota(queued_jobs=1)}))
     yard.turn(yard.following(entry("a"), entry("b")))
     assert isinstance(yard.of(Refuse)[0].error, QuotaExceeded)
     assert yard.queue() == []

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tests.core.yard import Yard, holding
 
 from ostler.core.queueing.queue import band_key
-from ostler.core.queueing.usage import HALF_LIFE_S, Usage
+from ostler.core.queueing.usage import HALF_LIFE_S, Usage, device_weight
 from ostler.domain.scheduling import Scheduling
 
 DAY_S = 86_400.0
@@ -267,6 +267,6 @@ def test_an_hour_on_a_large_device_counts_more_than_one_on_a_small_device() -> N
 
 def test_what_a_device_counts_can_be_said_by_its_type() -> None:
     policy = Scheduling(weights={"a100": 2.0})
-    assert policy.device_weight("A100", 80 * 1024) == 2.0
-    assert policy.device_weight("T4", 0) == 1.0
-    assert policy.device_weight("T4", 12 * 1024) == 0.5
+    assert device_weight(policy, "A100", 80 * 1024) == 2.0
+    assert device_weight(policy, "T4", 0) == 1.0
+    assert device_weight(policy, "T4", 12 * 1024) == 0.5

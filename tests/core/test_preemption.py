@@ -369,7 +369,7 @@ def test_room_that_is_kept_on_a_machine_that_is_drained_is_made_elsewhere() -> N
 
 def test_no_more_is_displaced_for_a_user_than_the_quota_lets_run() -> None:
     yard = Yard()
-    yard.fleet.quotas = Quotas(users={"bob": Quota(running_gpus=1)})
+    yard.fleet.set_quotas(Quotas(users={"bob": Quota(running_gpus=1)}))
     for name in ("one", "two"):
         yard.worker(name, gpus=1, vram=24)
         yard.start(yard.submit(f"low-{name}", gpu_count=1, preemptible=True))

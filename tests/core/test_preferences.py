@@ -138,7 +138,7 @@ def test_a_scheduling_timeout_that_is_taken_back_ends_nothing() -> None:
 
 def test_a_gpu_that_was_only_preferred_counts_against_the_quota() -> None:
     yard = Yard()
-    yard.fleet.quotas = Quotas(users={"ann": Quota(running_gpus=1)})
+    yard.fleet.set_quotas(Quotas(users={"ann": Quota(running_gpus=1)}))
     yard.worker("box", gpus=4, vram=96)
     for name in ("a", "b"):
         yard.submit(name, prefer_cuda=True)

@@ -8,7 +8,7 @@ from ostler.domain.quota import Quota, Quotas
 
 def yard_with(**quota: int) -> Yard:
     yard = Yard()
-    yard.fleet.quotas = Quotas(users={"ann": Quota(**quota)})
+    yard.fleet.set_quotas(Quotas(users={"ann": Quota(**quota)}))
     yard.worker("box", gpus=8, vram=192)
     return yard
 
@@ -54,7 +54,7 @@ def test_a_part_of_a_gpu_counts_as_that_part_before_it_runs() -> None:
 
 def test_what_a_quota_held_back_starts_on_another_machine_than_the_one_that_gained_room() -> None:
     yard = Yard()
-    yard.fleet.quotas = Quotas(users={"ann": Quota(running_jobs=1)})
+    yard.fleet.set_quotas(Quotas(users={"ann": Quota(running_jobs=1)}))
     yard.worker("plain", cores=4)
     yard.worker("box", gpus=8, vram=192)
     first = yard.submit("first", min_cpu_cores=4, gpu_backend="cpu")

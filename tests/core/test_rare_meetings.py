@@ -55,7 +55,7 @@ def test_it_gets_the_room_when_nothing_is_heard_of_that_one() -> None:
 
 def test_a_user_whose_lost_machine_counts_no_more_may_pass_a_hold_at_once() -> None:
     yard = Yard()
-    yard.fleet.quotas = Quotas(users={"bob": Quota(running_jobs=1)})
+    yard.fleet.set_quotas(Quotas(users={"bob": Quota(running_jobs=1)}))
     yard.worker("box", gpus=2, vram=48)
     yard.start(yard.submit("old", gpu_count=1, max_runtime_hours=2))
     yard.worker("far")

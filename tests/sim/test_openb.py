@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from ostler.core.fleet import Fleet, Job, Worker
+from ostler.core.holding import Grant
 from ostler.core.index import bits
 from ostler.core.placing import place
 from ostler.core.placing.score import Score
 from ostler.core.room import pick_devices
 from ostler.domain.errors import BadInput
-from ostler.domain.resources import Grant
 from ostler.sim import openb
 
 NODES = "sn,cpu_milli,memory_mib,gpu,model\n"

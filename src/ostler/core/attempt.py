@@ -1,6 +1,6 @@
 """Tasks, and the attempts to run them."""
 
-from typing import TYPE_CHECKING, Optional
+from typing import TYPE_CHECKING, Final, Optional
 
 from ostler.core.holding import Holding
 from ostler.domain import states
@@ -8,7 +8,7 @@ from ostler.domain import states
 if TYPE_CHECKING:
     from ostler.core.job import Job
 
-PREEMPTED_BY = "preempted by "
+PREEMPTED_BY: Final = "preempted by "
 
 
 class Task:

@@ -5,32 +5,32 @@ holding). The first may change at once; the second only when the worker says so.
 """
 
 import zlib
+from typing import Final
 
 from ostler.core import chain, checkpoints
 from ostler.core.effects import AssignTask, CancelTask, Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
-from ostler.core.holding import NOTHING, Holding, holding
+from ostler.core.holding import NOTHING, Grant, Holding
 from ostler.core.queueing.bound import bind, unbind
 from ostler.core.queueing.usage import CHARGED_EVERY_S, START_QUANTUM_S, weight
 from ostler.core.timers import ACCEPTANCE, COOLDOWN, RUNTIME
 from ostler.domain import states
 from ostler.domain.job import STOP_GRACE_S
-from ostler.domain.resources import Grant
 
-ACCEPT_WITHIN_S = 30.0
-FAULTS_TO_COOL = 3
-COOLDOWN_S = 60.0
-COOLDOWN_MAX_S = 600.0
-LOOK_AGAIN_S = 600.0
+ACCEPT_WITHIN_S: Final = 30.0
+FAULTS_TO_COOL: Final = 3
+COOLDOWN_S: Final = 60.0
+COOLDOWN_MAX_S: Final = 600.0
+LOOK_AGAIN_S: Final = 600.0
 """A budget is looked at this often: reminders of what has long ended must not pile up for a day."""
-MASTER_PORTS = (20_000, 32_000)
-CALLED_BACK = "called back"
+MASTER_PORTS: Final = (20_000, 32_000)
+CALLED_BACK: Final = "called back"
 
 
 def begin(fleet: Fleet, job: Job, worker: Worker, grant: Grant, why: str, now: float) -> Attempt:
     """Authorise the job's first waiting task to run there: reserved from now on, confirmed by the worker's
     acceptance."""
-    attempt = _authorise(fleet, job, worker, holding(job.shape.request, grant), why, now)
+    attempt = _authorise(fleet, job, worker, job.shape.holding(grant), why, now)
     unbind(fleet, job.id)
     fleet.room_makers.pop(job.id, None)
     fleet.charge(job.user, START_QUANTUM_S * weight(attempt.held, worker.offer, fleet.policy), now)
@@ -248,7 +248,7 @@ def cancel_message(fleet: Fleet, attempt: Attempt) -> list[Effect]:
     ]
 
 
-UNNAMED = "?"
+UNNAMED: Final = "?"
 """Prefix of the key under which a process without an attempt of its own is held."""
 
 
@@ -300,7 +300,7 @@ def release(fleet: Fleet, attempt: Attempt, outcome: str, reason: str, now: floa
 
 def quota_eased(fleet: Fleet) -> None:
     """Less counts as somebody's: whom a quota kept from a machine that is held may have it now."""
-    if fleet.quotas.limit_what_runs:
+    if fleet.limits_what_runs:
         fleet.index.unasked |= dict.fromkeys(fleet.index.held)
 
 
@@ -426,7 +426,7 @@ def derive_job(fleet: Fleet, job: Job, task: Task, now: float) -> None:
     if job.size:
         _derive_array(fleet, job, now, has_started=task.started_at is not None)
         return
-    _set_job(fleet, job, task.state, task.reason, now, worker=task.worker, attempt=task.attempt)
+    _set_job(fleet, job, task.state, task.reason, now, task)
 
 
 def derive_array(fleet: Fleet, job: Job, now: float) -> None:
@@ -439,8 +439,9 @@ def _derive_array(fleet: Fleet, job: Job, now: float, *, has_started: bool) -> N
         fleet.leave(job)
 
 
-def _set_job(fleet: Fleet, job: Job, state: str, reason: str, now: float, **body: str) -> None:
-    changed = (state, reason) != (job.state, job.reason)
+def _set_job(fleet: Fleet, job: Job, state: str, reason: str, now: float, task: Task | None = None) -> None:
+    """`task`: its only one."""
+    changed = state != job.state or reason != job.reason
     fleet.set_job_state(job, state)
     job.reason = reason
     job.finished_at = fleet.wall(now) if state in states.TERMINAL else None
@@ -454,7 +455,10 @@ def _set_job(fleet: Fleet, job: Job, state: str, reason: str, now: float, **body
             if job.id in waiting:
                 waiting.remove(job.id)
     if changed:
-        fleet.announce(now, "job", job.id, state=state, user=job.user, reason=reason, **body)
+        body: dict[str, str | int | float | None] = {"state": state, "user": job.user, "reason": reason}
+        if task is not None:
+            body["worker"], body["attempt"] = task.worker, task.attempt
+        fleet.tell(now, "job", job.id, body)
 
 
 def _array_state(job: Job, has_started: bool) -> tuple[str, str]:

@@ -1,17 +1,18 @@
 """What shapes need and what workers have free, along each axis that changes as tasks come and go.
 
 An axis answers both ways with single numbers: which shapes so much is enough for, and which workers have enough for a
-need. It is kept current by what has changed: a worker crosses the few needs between what it had and what it has.
+need. It is kept current by what has changed: a worker crosses the few needs between what it had and what it has. It is
+noted when that happens, and counted when somebody asks: on a full fleet, what one has left the next takes before that.
 """
 
 from bisect import bisect_right, insort
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ostler.core.room import Room
 from ostler.domain.resources import Request
 
-DIGITS = bytes.maketrans(b"\0\1", b"01")
-MAX_UNUSED_STATES = 4096
+DIGITS: Final = bytes.maketrans(b"\0\1", b"01")
+MAX_UNUSED_STATES: Final = 4096
 """States of devices that no worker is in, kept because one is likely to come back to them."""
 
 
@@ -23,7 +24,7 @@ def bits_of(numbers: bytes) -> int:
 class Axis:
     """One amount: cores, or memory."""
 
-    __slots__ = ("_free", "_needs", "_shapes", "_within", "_workers")
+    __slots__ = ("_free", "_needs", "_shapes", "_uncounted", "_within", "_workers")
 
     def __init__(self) -> None:
         self._needs: list[int] = []
@@ -34,6 +35,8 @@ class Axis:
         """The shapes that need no more than each of the needs; None: shapes came or went since it was made."""
         self._free: list[int] = []
         """By worker."""
+        self._uncounted: dict[int, int] = {}
+        """Of workers that have another amount now: the one that `_workers` goes by."""
 
     def change(self, need: int, bit: int) -> None:
         """Add a shape, or take it away again."""
@@ -50,15 +53,23 @@ class Axis:
     def add_worker(self) -> None:
         self._free.append(-1)
 
-    def set_free(self, number: int, bit: int, free: int) -> None:
+    def set_free(self, number: int, free: int) -> None:
         before = self._free[number]
-        if before == free:
-            return
-        self._free[number] = free
-        low, high = (before, free) if before < free else (free, before)
-        for need in self._needs[bisect_right(self._needs, low) : bisect_right(self._needs, high)]:
-            if need in self._workers:
-                self._workers[need] ^= bit
+        if before != free:
+            self._free[number] = free
+            if number not in self._uncounted:
+                self._uncounted[number] = before
+
+    def _count(self) -> None:
+        needs, workers = self._needs, self._workers
+        for number, before in self._uncounted.items():
+            free = self._free[number]
+            low, high = (before, free) if before < free else (free, before)
+            for place in range(bisect_right(needs, low), bisect_right(needs, high)):
+                have = workers.get(needs[place])
+                if have is not None:
+                    workers[needs[place]] = have ^ 1 << number
+        self._uncounted.clear()
 
     def within(self, free: int) -> int:
         """The shapes for which so much is enough."""
@@ -70,6 +81,8 @@ class Axis:
 
     def at_least(self, need: int) -> int:
         """The workers that have enough for one of the known needs."""
+        if self._uncounted:
+            self._count()
         found = self._workers.get(need)
         if found is None:
             found = self._workers[need] = bits_of(bytes(map(need.__le__, self._free)))
@@ -90,7 +103,7 @@ def gpu_need(request: Request) -> GpuNeed:
 
 
 class Wanted:
-    """A need for GPUs: the shapes that have it, and the workers that could meet it."""
+    """A need for GPUs: the shapes that have it, and the workers that could meet it, as they were last counted."""
 
     __slots__ = ("bit", "need", "probe", "shapes", "workers")
 
@@ -148,6 +161,8 @@ class Gpus:
         self._states: dict[tuple[object, ...], DeviceState] = {}
         self._of: list[DeviceState | None] = []
         """By worker."""
+        self._uncounted: dict[int, DeviceState | None] = {}
+        """Of workers that are in another state now: the one that they count in."""
         self._devices: list[tuple[object, ...] | None] = []
         """As they were last, by worker."""
         self._shapes: dict[int, int] = {}
@@ -155,6 +170,7 @@ class Gpus:
 
     def change(self, need: GpuNeed, bit: int) -> Wanted:
         """Add a shape, or take it away again."""
+        self._count()
         wanted = self.wanted.get(need) or self._add(need)
         wanted.shapes ^= bit
         self._shapes.clear()
@@ -182,30 +198,46 @@ class Gpus:
         self._of.append(None)
         self._devices.append(None)
 
-    def set_room(self, number: int, bit: int, room: Room) -> None:
+    def set_room(self, number: int, room: Room) -> None:
         devices = room.device_state()
         if devices is self._devices[number]:
             return
         self._devices[number] = devices
         before, now = self._of[number], self._state(room)
-        if before is now:
-            return
-        self._of[number] = now
-        changed = now.serves
-        if before is not None:
-            before.workers ^= bit
-            changed ^= before.serves
-        now.workers |= bit
-        while changed:
-            one = changed.bit_length() - 1
-            changed ^= 1 << one
-            self._by_number[one].workers ^= bit
+        if before is not now:
+            self._of[number] = now
+            if number not in self._uncounted:
+                self._uncounted[number] = before
+
+    def _count(self) -> None:
+        for number, before in self._uncounted.items():
+            now, bit = self._of[number], 1 << number
+            assert now is not None
+            if before is now:
+                continue
+            changed = now.serves
+            if before is not None:
+                before.workers ^= bit
+                changed ^= before.serves
+            now.workers |= bit
+            while changed:
+                one = changed.bit_length() - 1
+                changed ^= 1 << one
+                self._by_number[one].workers ^= bit
+        self._uncounted.clear()
+
+    def able(self, wanted: Wanted) -> int:
+        """The workers that could meet it."""
+        if self._uncounted:
+            self._count()
+        return wanted.workers
 
     def _state(self, room: Room) -> DeviceState:
         key = (room.offer.has_cuda, room.device_state())
         state = self._states.get(key)
         if state is None:
             if len(self._states) > len(self._of) + MAX_UNUSED_STATES:
+                self._count()
                 self._states = {key: state for key, state in self._states.items() if state.workers}
             state = self._states[key] = DeviceState(room)
             for wanted in self.wanted.values():

@@ -316,6 +316,8 @@ def _index_agrees_with_the_matcher(fleet: Fleet, now: float, *, idle_too: bool) 
     asking = [worker for worker in fleet.workers.values() if worker.only_claims and not unmet_trust(worker, now)]
     claimable = {worker.id: fleet.index.claimable(worker) for worker in asking}
     placeable = 0
+    is_open = {number for number, name in enumerate(fleet.index.names) if fleet.workers[name].is_open}
+    _need(is_open == set(bits(fleet.index.open_workers)), "the index is wrong about which workers are open")
     for shape in fleet.index.shapes():
         if not shape.jobs and not idle_too:
             continue
@@ -333,6 +335,11 @@ def _index_agrees_with_the_matcher(fleet: Fleet, now: float, *, idle_too: bool) 
             _need(agrees, f"the index is wrong about whether {worker.id} may claim {shape.request}")
         wrong = [fleet.index.worker_at(number) for number in bits(truth ^ fleet.index.workers_of(shape))]
         _need(not wrong, f"the index is wrong about {shape.request} on {wrong[:3]}")
+        gained = fleet.index.gained_for(shape) if fleet.queue.pending & shape.bit else None
+        if gained is not None:
+            named = {worker.id for worker in gained}
+            found = {fleet.index.worker_at(number) for number in bits(truth)}
+            _need(named == found, f"{found} have room for {shape.request}, and {named} are said to have gained it")
         placeable |= shape.bit if truth.bit_count() >= shape.request.nodes else 0
     overlooked = placeable & fleet.queue.pending & ~fleet.index.candidates()
     _need(not overlooked, "something waits that could be placed, and the next pass would not look at it")

@@ -5,6 +5,8 @@ A claim is an assignment that its worker asked for. It counts as accepted at onc
 its lease, which every heartbeat begins anew.
 """
 
+from typing import Final
+
 import msgspec
 
 from ostler.core import attempts, outcomes, reports, workers
@@ -19,10 +21,10 @@ from ostler.domain import states
 from ostler.domain.errors import Conflict
 from ostler.domain.worker import Capabilities
 
-LEASE_S = 600.0
-WRITTEN_EVERY_S = 60.0
+LEASE_S: Final = 600.0
+WRITTEN_EVERY_S: Final = 60.0
 """How often what a machine says with its claims is written down."""
-NEAREST_OF = 64
+NEAREST_OF: Final = 64
 """How many of the first jobs in line are looked at for the reason why a machine got none."""
 
 

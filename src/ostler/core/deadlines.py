@@ -1,6 +1,7 @@
 """What happens when time alone has passed. A timer is only a reminder: each checks that its cause still holds."""
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -27,7 +28,7 @@ from ostler.core.timers import (
 from ostler.core.workers import SILENCE_S
 from ostler.domain import states
 
-UNSEEN_KEPT = 64
+UNSEEN_KEPT: Final = 64
 """Assignments per worker that were given up unanswered and may still turn up there."""
 
 

@@ -10,9 +10,10 @@ bits agree with it.
 """
 
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from ostler.core.axes import Axis, Gpus, Wanted, gpu_need
-from ostler.core.holding import Holding
+from ostler.core.holding import NO_GPUS, Grant, Holding, holding
 from ostler.core.machines import Machines, State
 from ostler.core.match import unmet_static
 from ostler.core.worker import Worker
@@ -25,6 +26,11 @@ def bits(mask: int) -> Iterator[int]:
         position = mask.bit_length() - 1
         yield position
         mask ^= 1 << position
+
+
+def positions(mask: int) -> list[int]:
+    """The same of a mask with many of them, lowest first."""
+    return [place for place, digit in enumerate(reversed(bin(mask))) if digit == "1"]
 
 
 def gpu_profile(request: Request) -> Request:
@@ -54,7 +60,23 @@ class StaticClass:
 
 
 class Shape:
-    __slots__ = ("bit", "jobs", "lately", "profile", "request", "sid", "static", "wanted")
+    __slots__ = (
+        "bare",
+        "bit",
+        "cores_milli",
+        "jobs",
+        "lately",
+        "memory_mib",
+        "nodes",
+        "pool",
+        "profile",
+        "request",
+        "shares_gpu",
+        "sid",
+        "static",
+        "uses_gpu",
+        "wanted",
+    )
 
     def __init__(self, sid: int, request: Request, static: StaticClass, wanted: Wanted) -> None:
         self.sid = sid
@@ -67,6 +89,20 @@ class Shape:
         self.lately = 0.0
         """Those of it that have left, the older the less, in the unit of mix.py."""
         self.profile = gpu_profile(request)
+        self.nodes = request.nodes
+        self.pool = request.pool
+        self.cores_milli = request.cores_milli
+        self.memory_mib = request.memory_mib
+        self.uses_gpu = request.uses_gpu
+        self.shares_gpu = request.shares_gpu
+        self.bare = holding(request, NO_GPUS)
+        """What a task takes beside GPUs."""
+
+    def holding(self, grant: Grant) -> Holding:
+        """What a task takes with these."""
+        if not grant.devices:
+            return self.bare
+        return Holding(self.cores_milli, self.memory_mib, self.pool, grant)
 
 
 def _static_part(request: Request) -> tuple[object, ...]:
@@ -85,7 +121,7 @@ def _facts(offer: Offer) -> tuple[object, ...]:
 class Indexed:
     """What the index keeps on a worker."""
 
-    __slots__ = ("bit", "classes", "facts", "fits", "number", "worker")
+    __slots__ = ("bit", "classes", "counted", "facts", "fits", "number", "serves", "worker")
 
     def __init__(self, number: int) -> None:
         self.worker: Worker | None = None
@@ -96,10 +132,15 @@ class Indexed:
         """The static classes whose shapes it could run."""
         self.fits = 0
         """The shapes that it could take, of those that there were when it last changed."""
+        self.serves = 0
+        """The pools in which it has a slot to give, a bit for each, and those in which it counts as one that has."""
+        self.counted = 0
 
 
-MAX_CLASSES_KEPT = 1024
-MAX_IDLE_SHAPES = 2048
+MAX_CLASSES_KEPT: Final = 1024
+FEW_GAINED: Final = 8
+"""Workers of which it is asked one by one whether they have gained room for a shape."""
+MAX_IDLE_SHAPES: Final = 2048
 """Shapes of no job that are kept, because the next job is likely to have one of them."""
 
 
@@ -127,12 +168,14 @@ class Index:
         self.gangs = 0
         """The shapes that need several workers at once."""
         self._pools = dict.fromkeys(POOLS, 0)
+        self.open_workers = 0
         self._serving = dict.fromkeys(POOLS, 0)
-        """The workers that are open, not held, and have a slot in each pool."""
+        """The workers that are open, not held, and have a slot in each pool; but for the uncounted."""
+        self._uncounted: dict[int, Indexed] = {}
         self._open = 0
         """Shapes of which something has begun to wait, or waited at the end of a pass though there was room."""
-        self._gained = 0
-        """The workers that could take more than before."""
+        self._gained: dict[int, Indexed] = {}
+        """The workers that could take more than before, by number."""
         self._gains: dict[int, int] = {}
         """How many of them could take what."""
         self._short = 0
@@ -210,10 +253,10 @@ class Index:
 
     def _change_needs(self, shape: Shape) -> None:
         """Enter a shape into the axes, or remove it: the same toggles both ways."""
-        self._cores.change(shape.request.cores_milli, shape.bit)
-        self._memory.change(shape.request.memory_mib, shape.bit)
-        self._pools[shape.request.pool] ^= shape.bit
-        if shape.request.nodes > 1:
+        self._cores.change(shape.cores_milli, shape.bit)
+        self._memory.change(shape.memory_mib, shape.bit)
+        self._pools[shape.pool] ^= shape.bit
+        if shape.nodes > 1:
             self.gangs ^= shape.bit
         shape.static.shapes ^= shape.bit
         for classes in self._static:
@@ -233,16 +276,32 @@ class Index:
 
     def workers_of(self, shape: Shape) -> int:
         """The workers that could take one task of this shape now."""
-        request = shape.request
-        found = shape.static.workers & self._serving[request.pool] & shape.wanted.workers
+        if self._uncounted:
+            self._count()
+        found = shape.static.workers & self._serving[shape.pool] & self._gpus.able(shape.wanted)
         if found:
-            found &= self._cores.at_least(request.cores_milli)
-            found &= self._memory.at_least(request.memory_mib)
+            found &= self._cores.at_least(shape.cores_milli)
+            found &= self._memory.at_least(shape.memory_mib)
         return found
 
+    def _count(self) -> None:
+        for indexed in self._uncounted.values():
+            changed, indexed.counted = indexed.serves ^ indexed.counted, indexed.serves
+            for place, pool in enumerate(POOLS):
+                if changed >> place & 1:
+                    self._serving[pool] ^= indexed.bit
+        self._uncounted.clear()
+
+    def gained_for(self, shape: Shape) -> list[Worker] | None:
+        """The same for a shape of which some waited when the last pass was over: nothing of it could be placed then, so
+        it can be on workers that have gained room since, and on no others. None: it has to be looked for."""
+        if shape.bit & self._open or shape.nodes > 1 or len(self._gained) > FEW_GAINED:
+            return None
+        return [one.worker for one in self._gained.values() if one.fits & shape.bit and one.worker is not None]
+
     def is_placeable(self, shape: Shape) -> bool:
-        if shape.request.nodes > 1:
-            return self.workers_of(shape).bit_count() >= shape.request.nodes
+        if shape.nodes > 1:
+            return self.workers_of(shape).bit_count() >= shape.nodes
         for fits in self._gains:
             if fits & shape.bit:
                 return True
@@ -268,7 +327,7 @@ class Index:
         """All that could be placed has been. What waits all the same though there is room is kept back by something
         else, and is looked at again in the next pass."""
         self._open = self.candidates() & pending
-        self._gained = 0
+        self._gained.clear()
         self._gains.clear()
         self.unasked.clear()
 
@@ -304,18 +363,23 @@ class Index:
         indexed = self._workers[worker.id]
         indexed.worker = worker
         room, number, bit = worker.room, indexed.number, indexed.bit
-        self._cores.set_free(number, bit, max(0, room.cores_milli))
-        self._memory.set_free(number, bit, room.free_memory())
-        self._gpus.set_room(number, bit, room)
-        is_free = worker.is_open and worker.id not in self.held
+        self._cores.set_free(number, max(0, room.cores_milli))
+        self._memory.set_free(number, room.free_memory())
+        self._gpus.set_room(number, room)
+        is_open = worker.is_open
+        if bool(self.open_workers & bit) != is_open:
+            self.open_workers ^= bit
+        is_free = is_open and worker.id not in self.held
         self.machines.room_changed(number, room, is_free)
-        full = 0
-        for pool, serving in self._serving.items():
-            has_slot = worker.free_slots(pool) >= 1
-            if not has_slot:
+        full = serves = 0
+        for place, pool in enumerate(POOLS):
+            if worker.free_slots(pool) < 1:
                 full |= self._pools[pool]
-            if bool(serving & bit) != (is_free and has_slot):
-                self._serving[pool] = serving ^ bit
+            elif is_free:
+                serves |= 1 << place
+        if serves != indexed.serves:
+            indexed.serves = serves
+            self._uncounted[number] = indexed
         self._refit(indexed, worker, full)
 
     def _refit(self, indexed: Indexed, worker: Worker, full: int) -> None:
@@ -331,11 +395,11 @@ class Index:
         before, indexed.fits = indexed.fits, fits
         gained = fits & ~before
         self._short &= ~gained
-        if indexed.bit & self._gained:
+        if indexed.number in self._gained:
             self._count_gain(before, -1)
             self._count_gain(fits, 1)
         elif gained:
-            self._gained |= indexed.bit
+            self._gained[indexed.number] = indexed
             self._count_gain(fits, 1)
 
     def _count_gain(self, fits: int, sign: int) -> None:
@@ -357,6 +421,10 @@ class Index:
     def could_run(self, worker_id: str, shape: Shape) -> bool:
         """Nothing but its room and its health keeps this shape from the worker."""
         return bool(self._workers[worker_id].classes & shape.static.bit)
+
+    def could_run_some_day(self, shape: Shape) -> int:
+        """The open workers from which nothing but what runs there keeps this shape, by what is quickly seen."""
+        return self.open_workers & shape.static.workers & self.machines.large_enough_for(shape.request)
 
     def could_run_there(self, worker_id: str) -> int:
         """All shapes of which that is true."""

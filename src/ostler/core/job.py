@@ -1,8 +1,6 @@
 """A job that has not ended, or that still holds room."""
 
-from typing import TYPE_CHECKING, Optional
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from ostler.core.ranges import ONE, Ranges
 from ostler.domain import states
@@ -15,46 +13,95 @@ if TYPE_CHECKING:
     from ostler.core.queueing.queue import Lane
 
 
-class Job(msgspec.Struct, kw_only=True, gc=False):
-    """Small, and nothing that the collector walks: a queue may hold a million of them."""
+class Job:
+    """Small: a queue may hold a million of them."""
 
-    id: str
-    seq: int
-    user: str
-    shape: "Shape"
-    terms: Terms
-    size: int
-    queued: float
-    """When its wait began: at its submission, or at the last requeue."""
-    queued_at: float = 0.0
-    state: str = states.PENDING
-    waiting: Ranges = ONE
-    """Half-open ranges of the indices that wait to be placed."""
-    tasks: dict[int, "Task"] | None = None
-    """Those to which something has happened, and which have not ended or still hold room."""
-    ended: dict[str, int] | None = None
-    """How many tasks have ended, by state."""
-    placed: dict[str, int] | None = None
-    """Of an array: how many tasks are with a worker, by state."""
-    dropped: tuple[Dropped, ...] = ()
-    """Indices that ended without ever being placed: they have no rows of their own."""
-    finished_at: float | None = None
-    reason: str = ""
-    cancelled: bool = False
-    snapshot: str = ""
-    kind: int = 0
-    """What the runs of its like are known by; 0: none."""
-    blocked_on: set[str] | None = None
-    """Jobs that must succeed first."""
-    displaced: int = 0
-    """How many of its tasks wait because their room was another's. While there are any it is the first of its class."""
-    lane: Optional["Lane"] = None
-    prev: Optional["Job"] = None
-    next: Optional["Job"] = None
+    __slots__ = (
+        "blocked_on",
+        "cancelled",
+        "displaced",
+        "dropped",
+        "ended",
+        "finished_at",
+        "id",
+        "kind",
+        "lane",
+        "next",
+        "placed",
+        "prev",
+        "queued",
+        "queued_at",
+        "reason",
+        "seq",
+        "shape",
+        "size",
+        "snapshot",
+        "state",
+        "tasks",
+        "terms",
+        "user",
+        "waiting",
+    )
+
+    def __init__(
+        self,
+        *,
+        id: str,
+        seq: int,
+        user: str,
+        shape: "Shape",
+        terms: Terms,
+        size: int,
+        queued: float,
+        queued_at: float = 0.0,
+        state: str = states.PENDING,
+        waiting: Ranges = ONE,
+        ended: dict[str, int] | None = None,
+        dropped: tuple[Dropped, ...] = (),
+        finished_at: float | None = None,
+        reason: str = "",
+        cancelled: bool = False,
+        snapshot: str = "",
+        kind: int = 0,
+    ) -> None:
+        self.id = id
+        self.seq = seq
+        self.user = user
+        self.shape = shape
+        self.terms = terms
+        self.size = size
+        self.queued = queued
+        """When its wait began: at its submission, or at the last requeue."""
+        self.queued_at = queued_at
+        self.state = state
+        self.waiting = waiting
+        """Half-open ranges of the indices that wait to be placed."""
+        self.tasks: dict[int, Task] | None = None
+        """Those to which something has happened, and which have not ended or still hold room."""
+        self.ended = ended
+        """How many tasks have ended, by state."""
+        self.placed: dict[str, int] | None = None
+        """Of an array: how many tasks are with a worker, by state."""
+        self.dropped = dropped
+        """Indices that ended without ever being placed: they have no rows of their own."""
+        self.finished_at = finished_at
+        self.reason = reason
+        self.cancelled = cancelled
+        self.snapshot = snapshot
+        self.kind = kind
+        """What the runs of its like are known by; 0: none."""
+        self.blocked_on: set[str] | None = None
+        """Jobs that must succeed first."""
+        self.displaced = 0
+        """How many of its tasks wait because their room was another's. While there are any it is the first of its
+        class."""
+        self.lane: Lane | None = None
+        self.prev: Job | None = None
+        self.next: Job | None = None
 
     @property
     def is_gang(self) -> bool:
-        return self.shape.request.nodes > 1
+        return self.shape.nodes > 1
 
     def may_be_placed(self) -> bool:
         """It waits for nothing but room. A gang is placed whole or not at all."""

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from sys import intern
+from typing import Final
 
 import msgspec
 
@@ -29,29 +30,29 @@ from ostler.domain.records import (
 )
 from ostler.domain.resources import Request
 
-_ONE = [ONE[0]]
+_ONE: Final = [ONE[0]]
 
 
-def submit(fleet: Fleet, event: JobsSubmitted, now: float) -> Portions:
+def submit(fleet: Fleet, event: JobsSubmitted, now: float) -> list[Effect]:
     """All of them or none. A job that is there already with the same spec is not submitted again."""
-    if event.receipt is not None:
-        earlier = event.answered or fleet.touched.receipts.get(event.receipt.key)
-        if earlier is not None:
-            return [_answer_again(event, earlier, event.receipt)]
     fresh: dict[str, NewJob] = {}
-    for new in event.jobs:
-        known = event.known.get(new.id) or fleet.touched.new_jobs.get(new.id) or fresh.get(new.id)
-        gone = event.departed.get(new.id)
-        if known is None and gone is None:
-            fresh[new.id] = new
-        elif not _is_the_same(new, known, gone):
-            detail = f"job {new.id} exists with another spec; choose another id, or leave it out to get a new one"
-            return [Refuse(ref=event.ref, error=Conflict(detail))]
-    refused = dependencies.problem(fleet, event, fresh) or over_quota(fleet, fresh)
-    if refused is not None:
-        return [Refuse(ref=event.ref, error=refused)]
-    ended = {gone.id: gone.state for gone in event.departed.values()}
-    ended |= {record.id: record.state for record in event.known.values()}
+    answer = _sort_out(fleet, event, fresh)
+    if answer is not None:
+        return [answer]
+    ended = _ended(event)
+    added = [add(fleet, new, now) for new in fresh.values()]
+    for new, job in zip(fresh.values(), added, strict=True):
+        let_wait(fleet, job, new.depends_on, ended, now)
+    return [_answer(fleet, event, fresh, now)]
+
+
+def submit_many(fleet: Fleet, event: JobsSubmitted, now: float) -> Portions:
+    """The same, with pauses."""
+    fresh: dict[str, NewJob] = {}
+    answer = _sort_out(fleet, event, fresh)
+    if answer is not None:
+        return [answer]
+    ended = _ended(event)
     added: list[Job] = []
     for some in in_portions(list(fresh.values())):
         added += [add(fleet, new, now) for new in some]
@@ -62,12 +63,40 @@ def submit(fleet: Fleet, event: JobsSubmitted, now: float) -> Portions:
             let_wait(fleet, job, new.depends_on, ended, now)
         if is_whole(pairs):
             yield
+    return [_answer(fleet, event, fresh, now)]
+
+
+def _sort_out(fleet: Fleet, event: JobsSubmitted, fresh: dict[str, NewJob]) -> Effect | None:
+    """Enter those that are new into `fresh`. An answer: nothing is to be done, because it was before or may not be."""
+    if event.receipt is not None:
+        earlier = event.answered or fleet.touched.receipts.get(event.receipt.key)
+        if earlier is not None:
+            return _answer_again(event, earlier, event.receipt)
+    for new in event.jobs:
+        known = event.known.get(new.id) or fleet.touched.new_jobs.get(new.id) or fresh.get(new.id)
+        gone = event.departed.get(new.id)
+        if known is None and gone is None:
+            fresh[new.id] = new
+        elif not _is_the_same(new, known, gone):
+            detail = f"job {new.id} exists with another spec; choose another id, or leave it out to get a new one"
+            return Refuse(ref=event.ref, error=Conflict(detail))
+    refused = dependencies.problem(fleet, event, fresh) or over_quota(fleet, fresh)
+    return Refuse(ref=event.ref, error=refused) if refused is not None else None
+
+
+def _ended(event: JobsSubmitted) -> dict[str, str]:
+    """The states of those that have left memory."""
+    ended = {gone.id: gone.state for gone in event.departed.values()}
+    return ended | {record.id: record.state for record in event.known.values()}
+
+
+def _answer(fleet: Fleet, event: JobsSubmitted, fresh: dict[str, NewJob], now: float) -> Effect:
     ids = [new.id for new in event.jobs]
     if event.receipt is not None:
         event.receipt.ids = ids
         event.receipt.at = fleet.wall(now)
         fleet.touched.receipts[event.receipt.key] = event.receipt
-    return [Answer(ref=event.ref, ids=ids, created=bool(fresh) or not event.jobs)]
+    return Answer(ref=event.ref, ids=ids, created=bool(fresh) or not event.jobs)
 
 
 def _is_the_same(new: NewJob, known: JobRecord | NewJob | None, gone: DepartedRecord | None) -> bool:
@@ -84,7 +113,7 @@ def _answer_again(event: JobsSubmitted, earlier: ReceiptRecord, receipt: Receipt
 
 
 def over_quota(fleet: Fleet, fresh: Mapping[str, NewJob]) -> QuotaExceeded | None:
-    if not fleet.quotas.limit_the_queue:
+    if not fleet.limits_the_queue:
         return None
     for user, count in Counter(new.user for new in fresh.values()).items():
         limit = fleet.quotas.of(user).queued_jobs

@@ -4,7 +4,7 @@ state each is. Machines in one state are scored once for all."""
 from ostler.core.placing.worth import Kind, Machine, machine_of
 from ostler.core.room import Room
 from ostler.core.roster import Roster
-from ostler.domain.resources import Offer
+from ostler.domain.resources import Offer, Request
 
 
 class State:
@@ -20,18 +20,20 @@ class State:
 class Alike:
     """Machines that offer the same."""
 
-    __slots__ = ("number", "offered", "workers")
+    __slots__ = ("number", "offer", "offered", "workers")
 
-    def __init__(self, offered: tuple[object, ...], number: int) -> None:
+    def __init__(self, offered: tuple[object, ...], number: int, offer: Offer) -> None:
         self.offered = offered
         self.number = number
+        self.offer = offer
+        """Of any of them: what they have, not who they are."""
         self.workers = 0
 
 
 class Known:
     """What is known of one machine."""
 
-    __slots__ = ("alike", "bit", "free", "machine", "room", "state")
+    __slots__ = ("alike", "bit", "entered", "free", "machine", "room", "state")
 
     def __init__(self, bit: int) -> None:
         self.bit = bit
@@ -40,6 +42,8 @@ class Known:
         """Of its GPUs, those that nobody has."""
         self.alike: Alike | None = None
         self.state: State | None = None
+        self.entered = True
+        """False: it has changed since."""
         self.room: Room | None = None
 
 
@@ -81,13 +85,23 @@ class Machines:
         alike = self._alike.get(key)
         if alike is None:
             self._last_alike += 1
-            alike = self._alike[key] = Alike(key, self._last_alike)
+            alike = self._alike[key] = Alike(key, self._last_alike, offer)
         before, known.alike = known.alike, alike
-        alike.workers += 1
         if before is not None:
-            before.workers -= 1
-            if not before.workers:
+            before.workers ^= known.bit
+            if not before.workers and before is not alike:
                 del self._alike[before.offered]
+        alike.workers |= known.bit
+
+    def large_enough_for(self, request: Request) -> int:
+        """By what is quickly seen."""
+        found = 0
+        for alike in self._alike.values():
+            offer = alike.offer
+            has_gpus = len(offer.devices) >= request.gpu_count
+            if has_gpus and offer.cores_milli >= request.cores_milli and offer.memory_mib >= request.memory_mib:
+                found |= alike.workers
+        return found
 
     def _count(self, known: Known, machine: Machine | None) -> None:
         if machine == known.machine:
@@ -111,7 +125,9 @@ class Machines:
     def room_changed(self, number: int, room: Room, takes_work: bool) -> None:
         known = self._known[number]
         known.room = room
-        self._unentered |= known.bit
+        if known.entered:
+            known.entered = False
+            self._unentered |= known.bit
         if known.machine is not None:
             self._count_free(known, known.machine, room.free_devices() if takes_work else 0)
 
@@ -120,7 +136,7 @@ class Machines:
     def state_of(self, number: int) -> State:
         """It is entered now if it has changed since: most changes are over before anybody asks."""
         known = self._known[number]
-        if known.bit & self._unentered:
+        if not known.entered:
             self._enter_state(known)
         assert known.state is not None
         return known.state
@@ -136,6 +152,7 @@ class Machines:
     def _enter_state(self, known: Known) -> None:
         assert known.alike is not None and known.room is not None
         self._unentered ^= known.bit
+        known.entered = True
         key = (known.alike.number, *known.room.state())
         before = known.state
         if before is not None:

@@ -5,6 +5,7 @@ the gateway is asked, lets its process end, and what that leaves is the job's.
 """
 
 from collections.abc import Collection, Iterator
+from typing import Final
 
 from ostler.core import jobs, jobs_end
 from ostler.core.effects import Answer, AskYield, Effect
@@ -17,7 +18,7 @@ from ostler.core.queueing.bound import unbind
 from ostler.core.room import Room, pick_devices
 from ostler.domain.resources import Request
 
-PRIORITY = 1000
+PRIORITY: Final = 1000
 """Of free room a model that somebody waits for has the first choice; it takes nobody's."""
 
 

@@ -4,6 +4,8 @@ A gang's members share one fate: the first that does not succeed ends the attemp
 all have. A service should not end at all: it rests a little and starts again.
 """
 
+from typing import Final
+
 from ostler.core import attempts
 from ostler.core.attempt import PREEMPTED_BY
 from ostler.core.effects import Effect
@@ -14,9 +16,9 @@ from ostler.core.timers import RESTART
 from ostler.domain import states
 from ostler.domain.quantities import show_mib
 
-RESTART_FIRST_S = 1.0
-RESTART_MOST_S = 60.0
-STEADY_S = 600.0
+RESTART_FIRST_S: Final = 1.0
+RESTART_MOST_S: Final = 60.0
+STEADY_S: Final = 600.0
 """A service that ran this long has recovered: its next failure counts as the first."""
 
 

@@ -9,7 +9,7 @@ from ostler.core.attempts import LOOK_AGAIN_S, forget_ended, remaining_s, set_st
 from ostler.core.claims import LEASE_S
 from ostler.core.dependencies import hold_again
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
-from ostler.core.holding import Holding
+from ostler.core.holding import Grant, Holding
 from ostler.core.jobs import revive, revive_task
 from ostler.core.queueing.usage import HALF_LIFE_S, START_QUANTUM_S
 from ostler.core.timers import GRACE, LEASE, RUNTIME
@@ -28,7 +28,6 @@ from ostler.domain.records import (
     WorkerRecord,
     bring_up,
 )
-from ostler.domain.resources import Grant
 from ostler.domain.worker import Capabilities
 
 _encode = msgspec.json.Encoder().encode

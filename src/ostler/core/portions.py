@@ -4,11 +4,11 @@ Between two portions the fleet is neither as it was nor as it will be: nobody ma
 """
 
 from collections.abc import Generator, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ostler.core.effects import Effect
 
-AT_ONCE = 500
+AT_ONCE: Final = 500
 """Jobs in one portion: a few milliseconds."""
 
 T = TypeVar("T")

@@ -4,6 +4,8 @@ It runs when a worker registers and on every heartbeat that carries its account,
 arrive: a lost frame, a restart of either side and a cut are all the same case.
 """
 
+from typing import Final
+
 from ostler.core import attempts, checkpoints, outcomes
 from ostler.core.effects import Effect
 from ostler.core.fleet import Attempt, Fleet, Worker
@@ -11,7 +13,7 @@ from ostler.core.learning import lessons
 from ostler.core.reports import can_come_back, not_authorised, take_back
 from ostler.domain.worker import WAITING, ActiveTask
 
-ENDED_STATES = ("succeeded", "completed", "failed", "cancelled", "returned")
+ENDED_STATES: Final = ("succeeded", "completed", "failed", "cancelled", "returned")
 
 
 def reconcile(

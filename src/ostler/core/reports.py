@@ -1,6 +1,8 @@
 """What workers say about tasks: accepted, ended. The fence is here: the attempt that speaks must be the one that
 holds."""
 
+from typing import Final
+
 import msgspec
 
 from ostler.core import attempts, checkpoints, outcomes
@@ -11,9 +13,9 @@ from ostler.core.learning import lessons
 from ostler.core.queueing.usage import START_QUANTUM_S
 from ostler.domain import states
 
-SUCCESS = lessons.SUCCESS
-RAN = (*SUCCESS, "failed")
-STOPPED_BY_BUDGET = lessons.STOPPED_BY_BUDGET
+SUCCESS: Final = lessons.SUCCESS
+RAN: Final = (*SUCCESS, "failed")
+STOPPED_BY_BUDGET: Final = lessons.STOPPED_BY_BUDGET
 
 
 def accepted(fleet: Fleet, worker: Worker, event: TaskAccepted, now: float) -> list[Effect]:

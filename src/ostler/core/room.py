@@ -1,7 +1,7 @@
 """The account of one worker's room: its offer less what is held there. There is no other account of capacity."""
 
-from ostler.core.holding import Holding
-from ostler.domain.resources import POOLS, Grant, Offer, Request
+from ostler.core.holding import NO_GPUS, Grant, Holding
+from ostler.domain.resources import POOLS, Offer, Request
 
 
 def gpu_thousandths(held: Holding, offer: Offer) -> int:
@@ -16,13 +16,27 @@ def gpu_thousandths(held: Holding, offer: Offer) -> int:
 class Room:
     """Headroom, kept beside the holdings by `take` and `give` alone and compared with them in check()."""
 
-    __slots__ = ("_devices", "_seen", "cores_milli", "memory_mib", "offer", "placed", "position", "users", "vram_mib")
+    __slots__ = (
+        "_devices",
+        "_seen",
+        "_sizes",
+        "_usable",
+        "cores_milli",
+        "memory_mib",
+        "offer",
+        "placed",
+        "position",
+        "users",
+        "vram_mib",
+    )
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
         self.cores_milli = offer.cores_milli
         self.memory_mib = offer.memory_mib
-        self.vram_mib = [device.usable_mib for device in offer.devices]
+        self._usable = [device.usable_mib for device in offer.devices]
+        self._sizes = [device.vram_mib for device in offer.devices]
+        self.vram_mib = list(self._usable)
         """Free memory of each device, in the offer's order."""
         self.users = [1 if device.quarantine else 0 for device in offer.devices]
         """Holdings on each device. 0: it can be granted whole."""
@@ -50,7 +64,7 @@ class Room:
             if place is None:  # the device has left the offer while it was held
                 continue
             self.users[place] += sign
-            self.vram_mib[place] -= sign * (held.grant.share_mib or self.offer.devices[place].usable_mib)
+            self.vram_mib[place] -= sign * (held.grant.share_mib or self._usable[place])
 
     def free_vram(self, place: int) -> int:
         """Of a device: what nobody of ours holds and what was seen to be free, whichever is less."""
@@ -71,19 +85,21 @@ class Room:
     def device_state(self) -> tuple[tuple[int, bool, int], ...]:
         """What decides whether a GPU request can be served, whatever the devices' order."""
         if self._devices is None:
-            each = enumerate(zip(self.users, self.offer.devices, strict=True))
-            self._devices = tuple(sorted((self.free_vram(i), users == 0, one.vram_mib) for i, (users, one) in each))
+            sizes = self._sizes
+            each = [(self.free_vram(place), users == 0, sizes[place]) for place, users in enumerate(self.users)]
+            self._devices = tuple(sorted(each))
         return self._devices
 
 
 def pick_devices(request: Request, room: Room) -> Grant | None:
     """The devices that this request would get, or None. The smallest that do, so that large ones stay whole."""
-    request = request.on(room.offer)
+    if request.prefers_cuda:
+        request = request.on(room.offer)
     if request.gpu_count:
         return _pick_whole(request, room)
     if request.shares_gpu:
         return _pick_share(request, room)
-    return Grant()
+    return NO_GPUS
 
 
 def _pick_whole(request: Request, room: Room) -> Grant | None:

@@ -1,8 +1,9 @@
 """Workers in the order of their ids, in blocks: the first of any set of them is found without a walk over the fleet."""
 
 from bisect import bisect_right
+from typing import Final
 
-MOST_IN_A_BLOCK = 128
+MOST_IN_A_BLOCK: Final = 128
 
 
 class Block:

@@ -28,14 +28,14 @@ from ostler.core.events import (
     WorkerRegistered,
 )
 from ostler.core.fleet import Fleet
-from ostler.core.portions import Portions, whole
+from ostler.core.portions import AT_ONCE, Portions, whole
 
 
 def large(fleet: Fleet, event: Event, now: float) -> Portions | None:
-    """The step of an event that may bring thousands of jobs, for whoever has something else to do meanwhile."""
+    """The step of an event that brings thousands of jobs, for whoever has something else to do meanwhile."""
     match event:
-        case JobsSubmitted():
-            return jobs.submit(fleet, event, now)
+        case JobsSubmitted() if len(event.jobs) > AT_ONCE:
+            return jobs.submit_many(fleet, event, now)
         case ManifestApplied():
             return manifest.follow(fleet, event, now)
         case _:
@@ -47,7 +47,7 @@ def step(fleet: Fleet, event: Event, now: float) -> list[Effect]:
         case TaskEnded() | TaskAccepted() | WorkerBeat() | WorkerAsked() | ServiceReported():
             return _spoken(fleet, event, now)
         case JobsSubmitted():
-            return whole(jobs.submit(fleet, event, now))
+            return jobs.submit(fleet, event, now)
         case CancelRequested():
             return jobs.cancel(fleet, event, now)
         case PriorityRequested():

@@ -2,19 +2,20 @@
 
 import heapq
 from collections.abc import Container
+from typing import Final
 
-CONTACT = "contact"
-ACCEPTANCE = "acceptance"
-GRACE = "grace"
-RUNTIME = "runtime"
-SCHEDULING = "scheduling"
-COOLDOWN = "cooldown"
-RESTART = "restart"
-UNBIND = "unbind"
-LEASE = "lease"
-PREFERENCE = "preference"
-HOLDS = "holds"
-AHEAD = "ahead"
+CONTACT: Final = "contact"
+ACCEPTANCE: Final = "acceptance"
+GRACE: Final = "grace"
+RUNTIME: Final = "runtime"
+SCHEDULING: Final = "scheduling"
+COOLDOWN: Final = "cooldown"
+RESTART: Final = "restart"
+UNBIND: Final = "unbind"
+LEASE: Final = "lease"
+PREFERENCE: Final = "preference"
+HOLDS: Final = "holds"
+AHEAD: Final = "ahead"
 
 
 class Timers:

@@ -1,6 +1,6 @@
 """What has changed since the last commit."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ostler.domain.records import (
     ArtifactRecord,
@@ -18,7 +18,7 @@ from ostler.domain.records import (
 if TYPE_CHECKING:
     from ostler.core.fleet import Attempt, Job, Task, Worker
 
-TALLY = "tally"
+TALLY: Final = "tally"
 """The scope under which the ledger keeps how many jobs have ended: ledger/base.py says the same word."""
 
 

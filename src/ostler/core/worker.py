@@ -108,7 +108,8 @@ class Worker:
             return 1  # it asks for one when it has one
         if self.slots is None:
             return 0
-        return self.slots.total(pool) - max(self.in_use.get(pool, 0), self.room.placed[pool])
+        total: int = self.slots.batch_total if pool == "batch" else self.slots.service_total
+        return total - max(self.in_use.get(pool, 0), self.room.placed[pool])
 
     def find(self, task_id: str, attempt: str) -> Attempt | None:
         """What this worker means; a worker of version 1 names the task alone."""

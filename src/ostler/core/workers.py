@@ -1,5 +1,7 @@
 """What happens to workers: they register, beat, ask, leave, go silent, are drained."""
 
+from typing import Final
+
 from ostler.core import attempts
 from ostler.core.effects import Acknowledge, Answer, CloseSession, Effect, Refuse
 from ostler.core.events import DrainRequested, WorkerAsked, WorkerBeat, WorkerLeft, WorkerRegistered
@@ -13,11 +15,11 @@ from ostler.domain.errors import NotFound
 from ostler.domain.resources import POOLS
 from ostler.domain.worker import Capabilities, Slots
 
-SILENCE_S = 30.0
+SILENCE_S: Final = 30.0
 """Three heartbeats."""
-AHEAD_MOST = 1024
+AHEAD_MOST: Final = 1024
 """What one worker is sent beyond its room, however much it would take."""
-CLAIMS_WITHIN_S = 120.0
+CLAIMS_WITHIN_S: Final = 120.0
 """A machine that only claims and has not been heard of for this long is taken for gone."""
 
 

@@ -21,8 +21,6 @@ class Quotas(msgspec.Struct, forbid_unknown_fields=True):
 
     @property
     def limit_what_runs(self) -> bool:
-        if not self.users:  # asked with every end, and most hubs have no quotas
-            return bool(self.default.running_gpus or self.default.running_jobs)
         return any(quota.running_gpus or quota.running_jobs for quota in (self.default, *self.users.values()))
 
     @property

@@ -115,11 +115,3 @@ class Offer(msgspec.Struct, frozen=True):
             return self
         clean = tuple(Device(one.index, one.vram_mib, one.uuid, one.name) for one in self.devices)
         return msgspec.structs.replace(self, devices=clean, available_mib=None)
-
-
-class Grant(msgspec.Struct, frozen=True):
-    """The GPUs of one placement: whole devices, or a share of one device's memory."""
-
-    devices: tuple[int, ...] = ()
-    share_mib: int = 0
-    """0: the devices are held whole."""

@@ -9,8 +9,6 @@ from ostler.domain.quantities import parse_duration
 
 HOLD_AFTER_S = 600.0
 NEVER = "never"
-USUAL_DEVICE_MIB = 24 * 1024
-"""A device of this size counts as one; a larger one counts more, by its memory."""
 
 
 class Scheduling(msgspec.Struct, frozen=True):
@@ -24,12 +22,6 @@ class Scheduling(msgspec.Struct, frozen=True):
     @property
     def holds(self) -> bool:
         return self.hold_after_s < math.inf
-
-    def device_weight(self, gpu_type: str, vram_mib: int) -> float:
-        known = self.weights.get(gpu_type.lower())
-        if known is not None:
-            return known
-        return vram_mib / USUAL_DEVICE_MIB if vram_mib else 1.0
 
 
 def parse_hold_after(given: str | int | float, where: str = "hold_after") -> float:

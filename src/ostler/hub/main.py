@@ -260,7 +260,7 @@ class Hub:
         hosts, epoch = _hosts(snapshot.manifest), clock.wall() - now
         with collecting.paused():
             fleet = restore(snapshot, new_attempt_id, now, epoch, hosts, ledger.live_jobs())
-        fleet.quotas = chosen.quotas
+        fleet.set_quotas(chosen.quotas)
         fleet.policy = chosen.scheduling
         performer = Performer()
         self.loop = Loop(fleet, ledger, performer, clock)

@@ -115,7 +115,9 @@ def stand_of(seed: int) -> Stand:
     rng = random.Random(f"triple {seed}")
     stand = Stand()
     if rng.random() < 0.25:
-        stand.fleet.quotas = Quotas(default=Quota(running_jobs=rng.choice((0, 2, 5)), running_gpus=rng.choice((0, 3))))
+        stand.fleet.set_quotas(
+            Quotas(default=Quota(running_jobs=rng.choice((0, 2, 5)), running_gpus=rng.choice((0, 3))))
+        )
     for number in range(rng.choice((1, 2, 4, 8))):
         stand.worker(f"w{number}", random_offer(rng), rng.choice((1, 2, 8, 64)))
     for number in range(rng.choice((3, 10, 30))):
@@ -283,7 +285,7 @@ def _make(stand: Stand, job: Job, change: Change) -> Job | None:
         case "quota":
             name = "running_jobs" if "running_jobs" in change.words else "running_gpus"
             higher = msgspec.structs.replace(fleet.quotas.of(job.user), **{name: to})
-            fleet.quotas = Quotas(default=fleet.quotas.default, users={**fleet.quotas.users, job.user: higher})
+            fleet.set_quotas(Quotas(default=fleet.quotas.default, users={**fleet.quotas.users, job.user: higher}))
         case "priority":
             return _again(stand, job, request, msgspec.structs.replace(terms, priority=to))
         case "run_time":

@@ -135,7 +135,7 @@ class World:
         epoch = EPOCH + self._wall_offset
         fleet = restore(self.ledger.load(), lambda: f"{self.rng.getrandbits(64):016x}", self.now, epoch)
         fleet.policy = Scheduling(hold_after_s=self.plan.hold_after_s)
-        fleet.quotas = Quotas(default=self.plan.quota)
+        fleet.set_quotas(Quotas(default=self.plan.quota))
         return fleet
 
     @property

@@ -364,7 +364,7 @@ def _quota(seen: _Seen, trial: Trial) -> Change | None:
 
     def raised(value: int) -> None:
         higher = msgspec.structs.replace(quota, **{name: value})
-        fleet.quotas = Quotas(default=fleet.quotas.default, users={**fleet.quotas.users, job.user: higher})
+        fleet.set_quotas(Quotas(default=fleet.quotas.default, users={**fleet.quotas.users, job.user: higher}))
 
     least = max(was + 1, running + 1 if too_many else math.ceil(used))
     value = trial.least(range(least, least + MOST_QUOTA), raised)

@@ -15,7 +15,7 @@ from ostler.core.effects import AskYield, AssignTask, CancelTask, Claimed, Effec
 from ostler.core.events import CancelRequested, ClaimEnded, ClaimRequested, Event, TaskAccepted, TaskEnded, TimePassed
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
 from ostler.core.learning import estimates
-from ostler.core.learning.kind import Run
+from ostler.core.learning.run import Run
 from ostler.core.placing.place import PLACEMENTS_PER_PASS, settle
 from ostler.core.step import step
 from ostler.core.timers import ACCEPTANCE, AHEAD, CONTACT, HOLDS, LEASE, RUNTIME

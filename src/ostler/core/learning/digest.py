@@ -1,29 +1,15 @@
-"""What has been seen of one amount: a histogram on a logarithmic scale that forgets, and the curve that follows.
+"""What has been seen of one amount: a histogram on a logarithmic scale that forgets.
 
 Robust: an outlier is one run, however far out it lies. Forgetting: a run weighs half as much after so many others. What
 was cut short (cancelled, preempted, stopped by its limit) says only that it would have been more, and is counted so.
 """
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Mapping
 
 import msgspec
 
-PER_OCTAVE = 8
-HALF_LIFE_RUNS = 50
-MAX_BUCKETS = 64
-SMALLEST = 1e-3
-"""Amounts below it are all alike."""
-LARGEST = 1e12
-_STEP = math.log(2.0) / PER_OCTAVE
-_GROWTH = 2.0 ** (1 / HALF_LIFE_RUNS)
-_LARGEST_UNIT = 2.0**20
-_FORGOTTEN = 1e-3
-_REACH = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""Where the curve is looked at beyond what was seen, in multiples of its width there."""
-_FIRST_WIDTH = 1.4
-"""As much as a first run leaves open: half of the next lie between half of it and its double."""
+from ostler.core.learning.counting import STEP
+from ostler.core.learning.curve import survival
 
 Weights = dict[int, float]
 
@@ -35,25 +21,6 @@ class Digest(msgspec.Struct, omit_defaults=True):
     cut: Weights = {}
     """Of those that would have been more."""
     unit: float = 1.0
-
-    def add(self, amount: float, *, cut: bool = False) -> None:
-        self.add_to(bucket_of(amount), cut=cut)
-
-    def add_to(self, bucket: int, *, cut: bool = False) -> None:
-        self.unit *= _GROWTH
-        into = self.cut if cut else self.seen
-        into[bucket] = into.get(bucket, 0.0) + self.unit
-        if len(into) > MAX_BUCKETS:
-            del into[min(into, key=into.__getitem__)]
-        if self.unit > _LARGEST_UNIT:
-            self._count_anew()
-
-    def _count_anew(self) -> None:
-        self.seen, self.cut = (
-            {bucket: weight for bucket, weight in weights.items() if weight > _FORGOTTEN}
-            for weights in (self.weights(), self.weights(cut=True))
-        )
-        self.unit = 1.0
 
     def weights(self, *, cut: bool = False) -> Weights:
         """In runs: the newest counts as one."""
@@ -68,97 +35,4 @@ class Digest(msgspec.Struct, omit_defaults=True):
         for edge, above in zip(log, left, strict=True):
             if above <= 1.0 - part + 1e-9:
                 return math.exp(edge)
-        return math.exp((max({*self.seen, *self.cut}) + 1) * _STEP) if self.seen else 0.0
-
-
-def bucket_of(amount: float) -> int:
-    return math.floor(math.log(min(max(amount, SMALLEST), LARGEST)) / _STEP)
-
-
-def survival(seen: Mapping[int, float], cut: Mapping[int, float]) -> tuple[list[float], list[float]]:
-    """The part of the runs above each of some amounts (their logarithms), by Kaplan and Meier: what was cut counts for
-    as long as it was there."""
-    at_risk, above = sum(seen.values()) + sum(cut.values()), 1.0
-    edges: list[float] = []
-    left: list[float] = []
-    for bucket in sorted({*seen, *cut}):
-        ended = seen.get(bucket, 0.0)
-        if ended:
-            if not edges or edges[-1] < bucket * _STEP:
-                edges.append(bucket * _STEP)
-                left.append(above)
-            above *= max(0.0, 1.0 - ended / at_risk) if at_risk > ended else 0.0
-            edges.append((bucket + 1) * _STEP)
-            left.append(above)
-        at_risk -= ended + cut.get(bucket, 0.0)
-    if edges and (last := (max({*seen, *cut}) + 1) * _STEP) > edges[-1]:
-        edges.append(last)  # as far as anybody looked, no more of them have ended
-        left.append(above)
-    return edges, left
-
-
-class Curve:
-    """How likely an amount is exceeded. Of n runs seen, the next lies above them all as often as in any gap between
-    two: so few runs give a wide band. And what goes on far beyond everything seen does so for about as long again."""
-
-    __slots__ = ("_above", "_log")
-
-    def __init__(self, log: list[float], above: list[float]) -> None:
-        self._log = log
-        self._above = above
-
-    @classmethod
-    def of(cls, seen: Mapping[int, float], cut: Mapping[int, float]) -> "Curve":
-        """Of at least one run that was seen whole."""
-        edges, left = survival(seen, cut)
-        runs = max(1.0, sum(seen.values()))
-        outside = 1.0 / (runs + 1.0)
-        above = [outside + (1.0 - 2.0 * outside) * part for part in left]
-        middle = Curve(edges, left)._log_where(0.5)
-        away = sum(weight * abs((bucket + 0.5) * _STEP - middle) for bucket, weight in seen.items())
-        return cls._between(edges, above, (_FIRST_WIDTH + away) / (runs + 1.0) + left[-1])
-
-    @classmethod
-    def guess(cls, middle: float, width: float) -> "Curve":
-        """Nothing but an idea of it: half of the runs take longer than the middle."""
-        return cls._between([math.log(middle)], [0.5], width)
-
-    @classmethod
-    def _between(cls, edges: list[float], above: list[float], width: float) -> "Curve":
-        """The curve with what may lie beyond its two ends: so wide, the less likely the further out."""
-        fading = [math.exp(-reach) for reach in _REACH]
-        before = [edges[0] - width * reach for reach in reversed(_REACH)]
-        after = [edges[-1] + width * reach for reach in _REACH]
-        first = [1.0 - (1.0 - above[0]) * part for part in reversed(fading)]
-        first[0] = 1.0
-        return cls([*before, *edges, *after], [*first, *above, *(above[-1] * part for part in fading)])
-
-    def above(self, amount: float) -> float:
-        """The part of the runs that exceed it."""
-        return self._at(math.log(max(amount, SMALLEST)))
-
-    def quantile(self, part: float, beyond: float = 0.0) -> float:
-        """What this part of the runs do not exceed, of those that exceed `beyond`."""
-        start = self._at(math.log(beyond)) if beyond > SMALLEST else 1.0
-        return max(beyond, math.exp(self._log_where(start * (1.0 - part))))
-
-    def _at(self, log: float) -> float:
-        if log <= self._log[0]:
-            return 1.0
-        if log >= self._log[-1]:
-            return self._above[-1] * math.exp(self._log[-1] - log)
-        right = bisect_right(self._log, log)
-        low, high = self._log[right - 1], self._log[right]
-        along = (log - low) / (high - low)
-        return self._above[right - 1] + along * (self._above[right] - self._above[right - 1])
-
-    def _log_where(self, above: float) -> float:
-        """The least amount that no larger part exceeds."""
-        if above >= 1.0:
-            return self._log[0]
-        if above < self._above[-1]:
-            return self._log[-1] + math.log(self._above[-1] / max(above, 1e-300))
-        right = bisect_left(self._above, -above, key=lambda one: -one)
-        high, low = self._above[right - 1], self._above[right]
-        along = (high - above) / (high - low)
-        return self._log[right - 1] + along * (self._log[right] - self._log[right - 1])
+        return math.exp((max({*self.seen, *self.cut}) + 1) * STEP) if self.seen else 0.0

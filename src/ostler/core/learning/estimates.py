@@ -2,17 +2,17 @@
 
 import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ostler.core.attempts import remaining_s
 from ostler.core.fleet import Attempt, Fleet, Job
-from ostler.core.learning.digest import Curve
+from ostler.core.learning.curve import Curve
 from ostler.core.learning.kinds import FEW_RUNS
 
 LOW, LIKELY, HIGH = 0.1, 0.5, 0.9
 GUESS_S, GUESS_WIDTH = 300.0, 2.0
 """Of a job of which nothing is known: between seconds and hours."""
-GUESS_OF_LIMIT = 0.3
+GUESS_OF_LIMIT: Final = 0.3
 """Of one of which only its limit is known."""
 
 
@@ -85,5 +85,5 @@ def _run_s(fleet: Fleet, job: Job, part: float, ran_s: float, most_s: float) -> 
     return min(scale * curve.quantile(part, ran_s / scale), most_s)
 
 
-_ANY = Curve.guess(GUESS_S, GUESS_WIDTH)
-_PART = Curve.guess(GUESS_OF_LIMIT, 1.0)
+_ANY: Final = Curve.guess(GUESS_S, GUESS_WIDTH)
+_PART: Final = Curve.guess(GUESS_OF_LIMIT, 1.0)

@@ -1,8 +1,9 @@
-"""What is known of one kind of jobs, and what one run adds to it."""
+"""What is known of one kind of jobs."""
 
 import msgspec
 
-from ostler.core.learning.digest import Curve, Digest
+from ostler.core.learning.curve import Curve
+from ostler.core.learning.digest import Digest
 
 HIGH_PART = 0.95
 MARGIN = 1.1
@@ -55,23 +56,3 @@ def _needed(taken: Digest, had_mib: int) -> int:
     high = taken.high(HIGH_PART)
     steps = -(-int(high * MARGIN) // STEP_MIB) * STEP_MIB
     return min(steps, had_mib) if had_mib else steps
-
-
-class Run(msgspec.Struct, frozen=True):
-    """One attempt that is over."""
-
-    ran_s: float
-    outcome: str
-    """succeeded, failed, cut (it would have gone on)"""
-    endless: bool = False
-    """A service: how long it ran says nothing."""
-    limit_s: float = 0.0
-    """The user's own; 0: none."""
-    memory_mib: int = 0
-    vram_mib: int = 0
-    """What it took at most."""
-    memory_had_mib: int = 0
-    vram_had_mib: int = 0
-    """What there was for it: its machine's memory, its devices'."""
-    lacked: str = ""
-    """`vram` or `memory`: what it ran out of."""

@@ -4,23 +4,26 @@ however often: its name without numbers, the program and script that it runs, it
 import re
 from contextlib import suppress
 from hashlib import blake2b
+from typing import Final
 
 import msgspec
 
-from ostler.core.learning.digest import Curve, bucket_of
-from ostler.core.learning.kind import MARGIN, Kind, Run
+from ostler.core.learning.counting import add, add_to, bucket_of
+from ostler.core.learning.curve import Curve
+from ostler.core.learning.kind import MARGIN, Kind
+from ostler.core.learning.run import Run
 from ostler.domain.job import CALL, JobSpec
 from ostler.domain.records import KeptRecord
 
-SCOPE = "kind"
+SCOPE: Final = "kind"
 """Under which the ledger keeps this, and loads it: ledger/base.py says the same word."""
-MAX_KINDS = 4096
-MAX_SHARED = 65_536
-EVERYBODY = "all"
-FEW_RUNS = 3
+MAX_KINDS: Final = 4096
+MAX_SHARED: Final = 65_536
+EVERYBODY: Final = "all"
+FEW_RUNS: Final = 3
 """Fewer say little about what comes."""
-_NUMBERS = re.compile(r"[-_.:/#= ]*(?:\d+|[0-9a-f]{8,})(?=$|[-_.:/#= ])", re.IGNORECASE)
-_SCRIPT = re.compile(r"[^-].*\.(?:py|sh|bash|pl|rb|js|lua|R|jl|m)$|^[^-].*/", re.IGNORECASE)
+_NUMBERS: Final = re.compile(r"[-_.:/#= ]*(?:\d+|[0-9a-f]{8,})(?=$|[-_.:/#= ])", re.IGNORECASE)
+_SCRIPT: Final = re.compile(r"[^-].*\.(?:py|sh|bash|pl|rb|js|lua|R|jl|m)$|^[^-].*/", re.IGNORECASE)
 _encode_identity = msgspec.json.Encoder().encode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -166,12 +169,12 @@ def _add(known: Kind, run: Run, took: int) -> None:
     if run.endless:
         return
     if run.outcome == "failed":
-        known.failed_s.add_to(took)
+        add_to(known.failed_s, took)
         return
     cut = run.outcome == "cut"
-    known.run_s.add_to(took, cut=cut)
+    add_to(known.run_s, took, cut=cut)
     if run.limit_s:
-        known.of_limit.add(run.ran_s / run.limit_s, cut=cut)
+        add(known.of_limit, run.ran_s / run.limit_s, cut=cut)
 
 
 def _add_peaks(known: Kind, run: Run) -> None:
@@ -179,13 +182,13 @@ def _add_peaks(known: Kind, run: Run) -> None:
     unfinished = run.outcome != "succeeded"
     if run.lacked == "vram":
         known.vram_lacked_mib = max(known.vram_lacked_mib, run.vram_had_mib)
-        known.vram_mib.add(max(run.vram_mib, run.vram_had_mib, 1) * MARGIN)
+        add(known.vram_mib, max(run.vram_mib, run.vram_had_mib, 1) * MARGIN)
     elif run.vram_mib:
-        known.vram_mib.add(run.vram_mib, cut=unfinished)
+        add(known.vram_mib, run.vram_mib, cut=unfinished)
     if run.lacked == "memory":
-        known.memory_mib.add(max(run.memory_mib, 1) * MARGIN)
+        add(known.memory_mib, max(run.memory_mib, 1) * MARGIN)
     elif run.memory_mib:
-        known.memory_mib.add(run.memory_mib, cut=unfinished)
+        add(known.memory_mib, run.memory_mib, cut=unfinished)
     if not unfinished:
         known.vram_had_mib = max(known.vram_had_mib, run.vram_had_mib)
         known.memory_had_mib = max(known.memory_had_mib, run.memory_had_mib)

@@ -1,10 +1,13 @@
 """What an attempt that is over teaches of its kind, and what jobs that leave their needs to that ask for."""
 
+from typing import Final
+
 import msgspec
 
 from ostler.core.events import TaskEnded
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
-from ostler.core.learning.kind import Kind, Run
+from ostler.core.learning.kind import Kind
+from ostler.core.learning.run import Run
 from ostler.domain.job import Terms
 from ostler.domain.quantities import show_mib
 from ostler.domain.resources import Request
@@ -12,9 +15,9 @@ from ostler.domain.worker import ActiveTask
 
 SUCCESS: tuple[str, ...] = ("succeeded", "completed")
 STOPPED_BY_BUDGET: str = "max_runtime"
-NEWS_PART = 1.1
-LARGEST_MIB = 2**40
-WITHIN_REACH = 0.9
+NEWS_PART: Final = 1.1
+LARGEST_MIB: Final = 2**40
+WITHIN_REACH: Final = 0.9
 """Of a device or a machine, what others leave: somebody else always has a little of it."""
 
 

@@ -9,25 +9,25 @@ back, and nothing is spent by that.
 import math
 from heapq import heapify, heapreplace
 from itertools import islice
+from typing import Final
 
 from ostler.core import chain
 from ostler.core.attempts import assignment, begin_ahead, call_back
 from ostler.core.effects import Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
-from ostler.core.holding import NOTHING, Holding, holding
+from ostler.core.holding import NOTHING, Holding
 from ostler.core.learning import estimates
 from ostler.core.learning.kinds import FEW_RUNS
 from ostler.core.queueing.queue import band_key
 from ostler.core.timers import AHEAD
-from ostler.domain.resources import Grant
 
-TOGETHER_S = 0.5
+TOGETHER_S: Final = 0.5
 """What waits for one place takes no longer than this, by what its kind has taken."""
-OVERDUE_S = 2.0
+OVERDUE_S: Final = 2.0
 """Whoever was thought to be short and has run for this long keeps nobody waiting behind it."""
-WORTH_CALLING_S = 0.02
+WORTH_CALLING_S: Final = 0.02
 """Whoever waits for less is there before it could be brought elsewhere."""
-WORKERS_LOOKED_AT = 64
+WORKERS_LOOKED_AT: Final = 64
 """Of those with tasks ahead, for one that has nothing to do."""
 
 
@@ -84,7 +84,7 @@ def _fill(fleet: Fleet, worker: Worker, there: list[Attempt], held: Holding, sha
     if found is None:
         return []
     job, until = found
-    if holding(job.shape.request, Grant()) != held:
+    if job.shape.bare != held:
         return []
     depths: dict[int, int] = {}
     ends = [chain.end_of(head) for head in there if _is_like(head, job) and _ends_soon(fleet, head, depths, now)]
@@ -137,7 +137,7 @@ def _may_go_ahead(job: Job) -> bool:
     if terms.service or terms.model or terms.preemptible or terms.stops_alone or job.is_gang or job.snapshot:
         return False
     task = (job.tasks or {}).get(job.waiting[0][0])
-    return not job.shape.request.uses_gpu and (task is None or not task.checkpoint)
+    return not job.shape.uses_gpu and (task is None or not task.checkpoint)
 
 
 def _depth(fleet: Fleet, job: Job, depths: dict[int, int]) -> int:

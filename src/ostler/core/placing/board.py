@@ -4,7 +4,7 @@ It is learnt anew while decisions go on by what was known; they change over when
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ostler.core.index import Index
 from ostler.core.placing.mix import Mix
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ostler.core.fleet import Worker
     from ostler.core.placing.columns import Columns, Ints, Rows
 
-FORESEEN = 4
+FORESEEN: Final = 4
 """Worker states for which one decision computes whatever any known shape could ask of them."""
-FEW = 2
+FEW: Final = 2
 """New worker states for which that is done at once."""
-STATES_AT_ONCE = 512
+STATES_AT_ONCE: Final = 512
 """Worker states that one decision gets to know; the others are left to the next."""
 
 

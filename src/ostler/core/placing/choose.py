@@ -1,14 +1,17 @@
 """Which worker: the best of those that may take a task."""
 
+from typing import Final
+
 from ostler.core.fleet import Fleet, Job, Worker
+from ostler.core.holding import NO_GPUS, Grant
 from ostler.core.index import bits
 from ostler.core.machines import State
 from ostler.core.placing.score import Score, explained, granted, leftover, loss, preferred
-from ostler.domain.resources import Grant, Request
+from ostler.domain.resources import Request
 
-FEW_STATES = 4
+FEW_STATES: Final = 4
 """So many distinct worker states are scored one by one; more, all at once."""
-STATES_EXAMINED = 64
+STATES_EXAMINED: Final = 64
 """Distinct states of machines without GPUs that are compared by how well a task fits them."""
 LITTLE_SLOWER, LITTLE_S = 1.1, 0.5
 """By so much a model may be loaded later for the sake of all else that speaks for a worker."""
@@ -18,13 +21,19 @@ def choose(fleet: Fleet, job: Job, among: int) -> tuple[Worker, Grant, Score]:
     """The best worker for one task of this job, among those that the index says may take it."""
     request = job.shape.request
     if not among & (among - 1):
-        worker = fleet.workers[fleet.index.worker_at(among.bit_length() - 1)]
-        part = loss(fleet.board.worth, request, worker.room).part if request.shares_gpu else 0
-        return worker, granted(request, worker.room, part), Score(preferred(request, worker), alone=True)
+        return only(fleet, job, fleet.workers[fleet.index.worker_at(among.bit_length() - 1)])
     fleet.board.learn()
     worker = _best(fleet, job, _wished(fleet, job, among))
     found = loss(fleet.board.worth, request, worker.room)
     return worker, granted(request, worker.room, found.part), explained(request, worker, found)
+
+
+def only(fleet: Fleet, job: Job, worker: Worker) -> tuple[Worker, Grant, Score]:
+    """There is no other."""
+    shape, request = job.shape, job.shape.request
+    part = loss(fleet.board.worth, request, worker.room).part if shape.shares_gpu else 0
+    grant = granted(request, worker.room, part) if shape.uses_gpu else NO_GPUS
+    return worker, grant, Score(preferred(request, worker), alone=True)
 
 
 def _wished(fleet: Fleet, job: Job, among: int) -> int:

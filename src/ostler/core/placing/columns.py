@@ -4,7 +4,7 @@ A worker state never changes, a worker enters another one: so a number in here i
 workers, and a decision computes only what no earlier one has. The same numbers as in worth.py and score.py, exactly.
 """
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,12 @@ from ostler.domain.resources import Request
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.intp]
-UNFIT = -float(WHOLE * SCALE)
+UNFIT: Final = -float(WHOLE * SCALE)
 """Where the rounded parts say that it does not fit, and the matcher knows better."""
-PAIRS_AT_ONCE = 512
+PAIRS_AT_ONCE: Final = 512
 """What one decision computes of what it would like to know; the rest is for the next."""
-NOTHING = Need(0, 0, 0)
-NOT_LOOKED_AT = -float(1 << 60)
+NOTHING: Final = Need(0, 0, 0)
+NOT_LOOKED_AT: Final = -float(1 << 60)
 
 
 class Rows:

@@ -4,23 +4,24 @@ It is learnt on the way. A fleet that has seen nothing yet takes it that single 
 """
 
 from collections.abc import Generator, Mapping
+from typing import Final
 
 from ostler.core.index import Index, Shape
 from ostler.core.placing.worth import Asked, Kind, Machine, Worth, build
 from ostler.domain.resources import Request
 
-SUPPOSED = 4.0
+SUPPOSED: Final = 4.0
 """How many jobs' weight it has what a fleet is taken to be for."""
-REMEMBERED = 64
+REMEMBERED: Final = 64
 """At least so many of the jobs that have left count beside those that are there."""
-REMEMBERED_PART = 0.125
+REMEMBERED_PART: Final = 0.125
 """Or so many of them, by the number of those that are there."""
-LEARN_AFTER = 8
+LEARN_AFTER: Final = 8
 """At least so many jobs come or go before the worth of room is looked at again."""
-LEARN_AFTER_PART = 0.25
+LEARN_AFTER_PART: Final = 0.25
 """Or so many of them, by the number of those that are there."""
-MAX_UNIT = 1e100
-SLICE = 1500
+MAX_UNIT: Final = 1e100
+SLICE: Final = 1500
 """Operations towards a new look that one decision does on the way."""
 
 
@@ -104,7 +105,7 @@ class Mix:
         for shape in self._index.shapes():
             weight = shape.jobs + shape.lately / self._unit
             if weight > 0.01:
-                counts[shape.profile] = counts.get(shape.profile, 0.0) + weight * shape.request.nodes
+                counts[shape.profile] = counts.get(shape.profile, 0.0) + weight * shape.nodes
         for request, weight in supposed(self._index.machines.counts).items():
             counts[request] = counts.get(request, 0.0) + weight
         return [Asked(request, weight) for request, weight in counts.items()]

@@ -5,14 +5,15 @@ one GPU. A rest is then worth the best packing of it, and what a share leaves be
 """
 
 from collections.abc import Generator, Mapping
+from typing import Final
 
-GRID = 10
+GRID: Final = 10
 """Thousandths of a GPU: sizes are rounded up to this."""
-MAX_SIZES = 48
+MAX_SIZES: Final = 48
 """The sizes that are asked for most; every other one counts as the next larger of them."""
-MAX_ROUNDS = 400
+MAX_ROUNDS: Final = 400
 """A packing found in each; the prices hardly move long before."""
-_TINY = 1e-9
+_TINY: Final = 1e-9
 
 
 def worth_of_rests(wanted: Mapping[int, float]) -> Generator[int, None, list[int]]:

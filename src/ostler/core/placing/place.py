@@ -1,6 +1,7 @@
 """Placing: while something waits that some worker could take, give the first in order the best of those workers."""
 
 from collections import Counter
+from typing import Final
 
 from ostler.core.attempts import ACCEPT_WITHIN_S, assignment, begin
 from ostler.core.dependencies import resolve
@@ -8,13 +9,13 @@ from ostler.core.effects import AssignTask, Effect, HintSnapshot, SayNoWork
 from ostler.core.fleet import Fleet, Job
 from ostler.core.match import never_fits
 from ostler.core.placing import ahead
-from ostler.core.placing.choose import choose
+from ostler.core.placing.choose import choose, only
 from ostler.core.queueing import backfill
 from ostler.core.queueing.bound import rebind, unbind
 from ostler.core.queueing.preempt import make_room
 from ostler.core.timers import ACCEPTANCE
 
-PLACEMENTS_PER_PASS = 1000
+PLACEMENTS_PER_PASS: Final = 1000
 """One pass must not keep the loop from hearing others; what is left over is placed in the next."""
 
 
@@ -38,10 +39,16 @@ def _place(fleet: Fleet, job: Job, kept_on: int, now: float) -> list[Effect]:
     """One task of the job, or a gang whole: on as many different workers as it needs, each the best of those left. What
     is held for another comes last."""
     ways = backfill.ways_past(fleet, job, now, kept_on) if fleet.holds.on else {}
+    gained = fleet.index.gained_for(job.shape) if not ways and not kept_on else None
+    if gained is not None and len(gained) == 1:
+        worker, grant, result = only(fleet, job, gained[0])
+        attempt = begin(fleet, job, worker, grant, f"{worker.id} scored best ({result.words()})", now)
+        fleet.timers.add(now + ACCEPT_WITHIN_S, ACCEPTANCE, attempt.id)
+        return [assignment(fleet, attempt)]
     among = fleet.index.workers_of(job.shape)
     behind = sum(fleet.index.bit_of(name) for name in ways)
     begun = []
-    for _ in range(job.shape.request.nodes):
+    for _ in range(job.shape.nodes):
         worker, grant, result = choose(fleet, job, (among | behind) & kept_on or among or behind)
         bit, way = fleet.index.bit_of(worker.id), ways.get(worker.id)
         among, behind = among & ~bit, behind & ~bit

@@ -1,23 +1,24 @@
 """Which of the workers that may? The one whose room is worth least less afterwards; among equals the best fit, so that
 scarce things stay whole. The parts explain the choice; lower is better."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ostler.core.holding import Grant
 from ostler.core.placing.worth import SCALE, WHOLE, Kind, Need, Worth, free_parts, in_steps, machine_of, need_on
 from ostler.core.room import Room, pick_devices
-from ostler.domain.resources import Grant, Request
+from ostler.domain.resources import Request
 
 if TYPE_CHECKING:
     from ostler.core.fleet import Worker
 
-PREFERRED = 100.0
+PREFERRED: Final = 100.0
 """Each preferred label that holds. Larger than all else together: what the user prefers wins among those that fit."""
-GPU_BESIDE = 10.0
+GPU_BESIDE: Final = 10.0
 """Per GPU of a machine that a job without GPUs would sit on."""
-GIB_BEYOND = 0.01
+GIB_BEYOND: Final = 0.01
 """Per GiB of each GPU that was not asked for: small devices go first."""
-CPU_LEFT = 0.2
-MEMORY_LEFT = 0.1
+CPU_LEFT: Final = 0.2
+MEMORY_LEFT: Final = 0.1
 
 
 class Score(NamedTuple):
@@ -44,7 +45,7 @@ class Loss(NamedTuple):
         return -in_steps(self.change - self.pressure)
 
 
-NO_LOSS = Loss(0, 0)
+NO_LOSS: Final = Loss(0, 0)
 
 
 def need_of(request: Request, kind: Kind) -> Need:
@@ -115,9 +116,10 @@ def explained(request: Request, worker: "Worker", found: Loss) -> Score:
 
 def preferred(request: Request, worker: "Worker") -> dict[str, float]:
     parts = {}
-    held = sum(constraint.holds(worker.offer.labels) for constraint in request.prefer)
-    if held:
-        parts["preferred labels"] = -PREFERRED * held
+    if request.prefer:
+        held = sum(constraint.holds(worker.offer.labels) for constraint in request.prefer)
+        if held:
+            parts["preferred labels"] = -PREFERRED * held
     if request.prefers_cuda and worker.offer.has_cuda:
         parts["preferred CUDA"] = -PREFERRED
     return parts

@@ -11,36 +11,36 @@ many machines at once is what is computed here for one.
 
 import itertools
 from collections.abc import Generator, Iterable, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ostler.core.placing.packing import worth_of_rests
 from ostler.core.room import Room
 from ostler.domain.resources import Offer, Request
 
-WHOLE = 1000
+WHOLE: Final = 1000
 """Thousandths of a GPU."""
-FEED_SLACK = 1.5
+FEED_SLACK: Final = 1.5
 """A GPU job may use as many GPUs as this times what its share of the free cores could feed: others need fewer."""
-RESTS = 8
+RESTS: Final = 8
 """How much the rests of shared GPUs count beside the rest."""
-PRESSURE = 2.0
+PRESSURE: Final = 2.0
 """What a GPU costs beside its worth when those who insist on its kind will need all that is free of it."""
-SOONEST = 4
+SOONEST: Final = 4
 """The power of the part of it that they will need: what will hardly get scarce costs next to nothing."""
-STEP = 30
+STEP: Final = 30
 """Thousandths of a GPU: differences below are no reason to prefer a machine."""
-SEVERAL = 1.5
+SEVERAL: Final = 1.5
 """Where room comes back, jobs with several GPUs count this times their number: only whole machines will do for them,
 and those come back last."""
-SEVERAL_AT_MOST = 0.15
+SEVERAL_AT_MOST: Final = 0.15
 """Unless they are more of all jobs anyway."""
-_PARTS = 1 << 20
+_PARTS: Final = 1 << 20
 """All weights together."""
-FINE = 1 << 10
-SCALE = _PARTS * FINE
+FINE: Final = 1 << 10
+SCALE: Final = _PARTS * FINE
 """One thousandth of a GPU, as worth is counted here."""
-_CORE_STEPS = 1024
-_CLASSES_A_SLICE = 128
+_CORE_STEPS: Final = 1024
+_CLASSES_A_SLICE: Final = 128
 
 
 class Kind(NamedTuple):

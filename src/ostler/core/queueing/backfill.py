@@ -12,28 +12,29 @@ Higher priority passes every hold of a lower one, as it does in the order.
 import math
 from heapq import nsmallest
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
 from ostler.core.holding import Holding, holding
+from ostler.core.index import positions
 from ostler.core.learning import estimates
 from ostler.core.match import unmet_room
 from ostler.core.queueing.holds import AHEAD, BESIDE, IN_TIME, HeldMachine, Hold, Way, named_for
 from ostler.core.room import Room, pick_devices
 from ostler.core.timers import HOLDS
-from ostler.domain.resources import Offer, Request
+from ostler.domain.resources import Request
 
 if TYPE_CHECKING:
     from ostler.core.queueing.holds import Ends
 
-HOLDS_AT_MOST = 16
-IN_LINE_LOOKED_AT = 16
-MACHINES_LOOKED_AT = 256
+HOLDS_AT_MOST: Final = 16
+IN_LINE_LOOKED_AT: Final = 16
+MACHINES_LOOKED_AT: Final = 256
 """For one hold; on a larger fleet, those with the least on them."""
-OLD_AFTER = 12
+OLD_AFTER: Final = 12
 """Times the wait of one that is next in order: from then on a job may have a hold for nothing but its age."""
-LOOKS_PER_WAIT = 20
-LOOK_MOST_S = 60.0
+LOOKS_PER_WAIT: Final = 20
+LOOK_MOST_S: Final = 60.0
 
 
 # Keeping
@@ -56,7 +57,7 @@ def _keep_those_there_are(fleet: Fleet, now: float) -> None:
     """Only where something has happened to their owners or their machines."""
     holds = fleet.holds
     happened = fleet.index.stale or fleet.queue.stirred & holds.shapes or fleet.bound or fleet.room_makers
-    if not happened and not fleet.quotas.limit_what_runs:
+    if not happened and not fleet.limits_what_runs:
         return
     _renew(fleet, now)
     for hold in list(holds.of.values()):
@@ -104,7 +105,7 @@ def _look(fleet: Fleet, now: float) -> None:
 def _forget_nowhere(fleet: Fleet, now: float) -> None:
     """What could start nowhere is looked at anew after a while, and when machines have come or gone."""
     holds = fleet.holds
-    open_workers = sum(worker.is_open for worker in fleet.workers.values())
+    open_workers = fleet.index.open_workers.bit_count()
     if open_workers != holds.open_workers:
         holds.open_workers = open_workers
         holds.nowhere.clear()
@@ -151,14 +152,13 @@ def _hold_for_the_next(fleet: Fleet, priority: int, now: float) -> None:
     line = list(islice(fleet.queue.in_line(priority, _nowhere(fleet)), IN_LINE_LOOKED_AT))
     while line and line[-1].queued > waited_since:  # nobody behind these would be kept from a hold by them
         line.pop()
-    spoken_for: set[str] = set()
-    seen = 0
+    spoken_for = seen = 0
     for job in line:
         if len(fleet.holds.of) >= HOLDS_AT_MOST:
             return
         if seen & job.shape.bit or job.shape in fleet.holds.nowhere or not _may_wait_for_room(fleet, job):
             continue
-        able = {worker.id for worker in _able(fleet, job)}
+        able = fleet.index.could_run_some_day(job.shape)
         if job.queued <= waited_since and job.id not in fleet.holds.of and not able & spoken_for:
             found = _machines(fleet, job, now)
             if found is None:
@@ -167,7 +167,7 @@ def _hold_for_the_next(fleet: Fleet, priority: int, now: float) -> None:
             _give(fleet, job, found, now)
         spoken_for |= able
         seen |= job.shape.bit
-        if len(spoken_for) == len(fleet.workers):
+        if spoken_for.bit_count() == len(fleet.workers):
             return
 
 
@@ -186,8 +186,9 @@ def _give(fleet: Fleet, job: Job, machines: list[HeldMachine], now: float) -> No
 def _machines(fleet: Fleet, job: Job, now: float) -> list[HeldMachine] | None:
     """Where it can start first, on as many machines as it needs. None: nowhere, whoever ends; empty: only on machines
     that are held for others of its priority or a higher one."""
-    nodes = job.shape.request.nodes
-    able = _able(fleet, job)
+    nodes = job.shape.nodes
+    names, numbers = fleet.index.names, positions(fleet.index.could_run_some_day(job.shape))
+    able = [fleet.workers[names[number]] for number in numbers]
     free = [worker for worker in able if not _is_held_from(fleet, job, worker)]
     few = nsmallest(max(nodes, MACHINES_LOOKED_AT), free, key=lambda worker: (len(worker.attempts), worker.id))
     opening = (HeldMachine(worker, *opens_at(fleet, job.shape.request, worker, now)) for worker in few)
@@ -198,22 +199,6 @@ def _machines(fleet: Fleet, job: Job, now: float) -> list[HeldMachine] | None:
     held = (worker for worker in able if _is_held_from(fleet, job, worker))
     later = sum(opens_at(fleet, job.shape.request, worker, now)[0] < math.inf for worker in held)
     return [] if later and len(first) + later >= nodes else None
-
-
-def _able(fleet: Fleet, job: Job) -> list[Worker]:
-    """The workers from which nothing but room keeps it, and that are as large as it needs."""
-    could_run, shape = fleet.index.could_run, job.shape
-    return [
-        worker
-        for worker in fleet.workers.values()
-        if worker.is_open and _is_large_enough(worker.offer, shape.request) and could_run(worker.id, shape)
-    ]
-
-
-def _is_large_enough(offer: Offer, request: Request) -> bool:
-    """By what is quickly seen."""
-    has_gpus = len(offer.devices) >= request.gpu_count
-    return has_gpus and offer.cores_milli >= request.cores_milli and offer.memory_mib >= request.memory_mib
 
 
 def _is_held_from(fleet: Fleet, job: Job, worker: Worker) -> bool:
@@ -293,7 +278,7 @@ def pass_over(fleet: Fleet) -> None:
 
 def gets_enough(fleet: Fleet, job: Job, now: float, cleared_on: int = 0) -> bool:
     """Whether it can be placed now, on machines that are free and on those that it may have though they are held."""
-    free, nodes = fleet.index.workers_of(job.shape).bit_count(), job.shape.request.nodes
+    free, nodes = fleet.index.workers_of(job.shape).bit_count(), job.shape.nodes
     return free >= nodes or free + len(ways_in(fleet, job, now, cleared_on)) >= nodes
 
 

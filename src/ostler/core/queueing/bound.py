@@ -1,10 +1,12 @@
 """Room that is kept for a job: what its victims, or its own lost round, have left. It is nobody else's."""
 
+from typing import Final
+
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
 from ostler.core.holding import Holding
 from ostler.core.timers import UNBIND
 
-KEPT_FOR_S = 600.0
+KEPT_FOR_S: Final = 600.0
 
 
 def bind(fleet: Fleet, key: str, worker: Worker, held: Holding, heir: Job, now: float) -> None:

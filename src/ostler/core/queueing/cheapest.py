@@ -2,9 +2,9 @@
 
 import heapq
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
-EXACT_UP_TO = 12
+EXACT_UP_TO: Final = 12
 """Candidates among which the best set is found for certain; among more, a good one."""
 
 T = TypeVar("T")

@@ -6,10 +6,10 @@ the hold; who may have that room is decided in backfill.py.
 """
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ostler.core.holding import Grant
 from ostler.core.room import Room
-from ostler.domain.resources import Grant
 
 if TYPE_CHECKING:
     from ostler.core.fleet import Attempt, Fleet, Job, Worker
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     Ends = list[tuple[float, Attempt]]
     """When each of those that run on a machine is thought to end, the first first."""
 
-AHEAD = "ahead"
+AHEAD: Final = "ahead"
 """Its priority is higher, its own hold is older, or the room was cleared for it."""
-IN_TIME = "in time"
+IN_TIME: Final = "in time"
 """It ends before the hold's owner could start."""
-BESIDE = "beside"
+BESIDE: Final = "beside"
 """It leaves the room that the owner will need."""
-OTHERS = "another user's job"
+OTHERS: Final = "another user's job"
 
 
 def named_for(user: str, job: "Job") -> str:

@@ -6,10 +6,10 @@ have more than its masks since some have left; whoever is misled by that makes i
 """
 
 from bisect import bisect_left, bisect_right
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", int, tuple[float, str])
-CHUNK = 32
+CHUNK: Final = 32
 """Keys in one, at most twice as many."""
 
 

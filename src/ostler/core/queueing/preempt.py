@@ -4,12 +4,12 @@ nothing is displaced for a job that already waits for room to be made."""
 
 from collections.abc import Iterator
 from heapq import nsmallest
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from ostler.core import models, outcomes
 from ostler.core.effects import Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
-from ostler.core.holding import Holding, holding
+from ostler.core.holding import Grant, Holding, holding
 from ostler.core.index import bits
 from ostler.core.match import unmet_health, unmet_room, unmet_static
 from ostler.core.queueing.backfill import ways_in
@@ -18,9 +18,9 @@ from ostler.core.queueing.cheapest import EXACT_UP_TO, cheapest_set
 from ostler.core.queueing.holds import keeps_out
 from ostler.core.queueing.usage import weight
 from ostler.core.room import Room, pick_devices
-from ostler.domain.resources import Grant, Request
+from ostler.domain.resources import Request
 
-HEADS_LOOKED_AT = 16
+HEADS_LOOKED_AT: Final = 16
 """Waiting jobs for which room is sought in one pass."""
 
 
@@ -43,7 +43,7 @@ def make_room(fleet: Fleet, now: float) -> list[Effect]:
             continue
         kept = unbind(fleet, job.id)  # what it has already it need not clear
         free = _where_it_has_room(fleet, job, now)
-        is_enough = len(free) >= job.shape.request.nodes  # then it is placed in the next pass
+        is_enough = len(free) >= job.shape.nodes  # then it is placed in the next pass
         victims = cheapest_victims(fleet, job, free, now) if not is_enough else []
         if victims:
             _keep_what_is_free(fleet, job, victims, free, now)
@@ -64,7 +64,7 @@ def make_room(fleet: Fleet, now: float) -> list[Effect]:
 
 def _would_be_within_quota(fleet: Fleet, job: Job) -> bool:
     """Also when those of its user have started for whom room is made or kept."""
-    if not fleet.quotas.limit_what_runs:
+    if not fleet.limits_what_runs:
         return True
     coming = [fleet.jobs.get(name) for name in fleet.room_makers.keys() | fleet.bound.keys() if name != job.id]
     own = [other.shape for other in coming if other is not None and other.user == job.user]
@@ -106,7 +106,7 @@ def cheapest_victims(fleet: Fleet, job: Job, free: set[str], now: float) -> list
         and not keeps_out(fleet, job, worker.id)
         and (found := _clearing(fleet, worker, job, now)) is not None
     ]
-    missing = job.shape.request.nodes - len(free)
+    missing = job.shape.nodes - len(free)
     if missing > len(clearings):
         return []
     units = {_unit(victim): victim for clearing in clearings for victim in clearing.victims}

@@ -13,7 +13,7 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from ostler.core.index import Shape, bits
 from ostler.core.queueing.masked import Masked
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 BandKey = tuple[int, int, bool]
 Rung = tuple[float, str]
-GUESTS_LOOKED_AT = 64
+GUESTS_LOOKED_AT: Final = 64
 """Jobs of which it is asked, for one decision, whether they may have room that is held for another."""
-GUESTS_OF_A_LANE = 8
+GUESTS_OF_A_LANE: Final = 8
 
 
 class Lane:

@@ -6,20 +6,23 @@ small one.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from ostler.core.holding import Holding
 from ostler.core.room import gpu_thousandths
 from ostler.domain.resources import Offer
 from ostler.domain.scheduling import Scheduling
 
-HALF_LIFE_S = 6 * 3600.0
-CPU_WEIGHT = 0.02
+HALF_LIFE_S: Final = 6 * 3600.0
+CPU_WEIGHT: Final = 0.02
 """A core-second beside a GPU-second: small, never zero, or CPU users would never be told apart."""
-START_QUANTUM_S = 60.0
+USUAL_DEVICE_MIB: Final = 24 * 1024
+"""A device of this size counts as one; a larger one counts more, by its memory."""
+START_QUANTUM_S: Final = 60.0
 """Charged when a task starts, so that one pass over free room is shared out too; the rest follows while it runs and at
 its end."""
-CHARGED_EVERY_S = 300.0
-_REBASE_AT = 500.0
+CHARGED_EVERY_S: Final = 300.0
+_REBASE_AT: Final = 500.0
 
 
 class Usage:
@@ -59,5 +62,12 @@ def weight(held: Holding, offer: Offer, policy: Scheduling) -> float:
     sizes = [device.vram_mib for device in offer.devices if device.index in held.grant.devices]
     if not sizes:
         return cores + gpu_thousandths(held, offer) / 1000
-    each = sum(policy.device_weight(offer.gpu_type, size) for size in sizes) / len(sizes)
+    each = sum([device_weight(policy, offer.gpu_type, size) for size in sizes]) / len(sizes)
     return cores + each * gpu_thousandths(held, offer) / 1000
+
+
+def device_weight(policy: Scheduling, gpu_type: str, vram_mib: int) -> float:
+    known = policy.weights.get(gpu_type.lower()) if policy.weights else None
+    if known is not None:
+        return known
+    return vram_mib / USUAL_DEVICE_MIB if vram_mib else 1.0
