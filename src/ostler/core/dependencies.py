@@ -11,12 +11,14 @@ from ostler.domain.errors import BadInput
 
 def problem(fleet: Fleet, event: JobsSubmitted, fresh: Mapping[str, NewJob]) -> BadInput | None:
     """What is wrong with what these jobs wait for: unknown names, and circles."""
+    waits = False
     for new in fresh.values():
         for name in new.depends_on:
+            waits = True
             known = name in fresh or name in fleet.jobs or name in event.known or name in fleet.touched.new_jobs
             if not known and name not in event.departed:
                 return BadInput(f"depends_on: there is no job {name}", [("depends_on", f"there is no job {name}")])
-    circle = _circle(fresh)
+    circle = _circle(fresh) if waits else []
     if circle:
         told = " → ".join(circle)
         return BadInput(f"depends_on: these jobs wait for each other: {told}", [("depends_on", f"a circle: {told}")])

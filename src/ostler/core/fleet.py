@@ -326,7 +326,9 @@ class Fleet:
     def _count_holding(self, worker: Worker, attempt: Attempt, job: Job, sign: int) -> None:
         if job.terms.preemptible or attempt.price_s is not None:
             self._count_yielding(job.terms.priority if attempt.price_s is None else -math.inf, worker.id, sign)
-        used = self.running_of.setdefault(job.user, [0, 0])
+        used = self.running_of.get(job.user)
+        if used is None:
+            used = self.running_of[job.user] = [0, 0]
         used[0] += sign
         used[1] += sign * gpu_thousandths(attempt.held, worker.offer)
         if not used[0]:

@@ -86,6 +86,8 @@ def _sort_out(fleet: Fleet, event: JobsSubmitted, fresh: dict[str, NewJob]) -> E
 
 def _ended(event: JobsSubmitted) -> dict[str, str]:
     """The states of those that have left memory."""
+    if not event.departed and not event.known:
+        return {}
     ended = {gone.id: gone.state for gone in event.departed.values()}
     return ended | {record.id: record.state for record in event.known.values()}
 

@@ -3,7 +3,7 @@
 from ostler.core.attempt import Attempt
 from ostler.core.holding import Holding
 from ostler.core.room import Room
-from ostler.domain.resources import Offer
+from ostler.domain.resources import POOLS, Offer
 from ostler.domain.worker import Capabilities, Slots
 
 _FIELDS = (
@@ -31,6 +31,7 @@ _FIELDS = (
     "silent_about_at",
     "slots",
     "slots_at",
+    "totals",
     "unseen",
     "watched",
     "written_at",
@@ -74,6 +75,9 @@ class Worker:
         self.cooling_until = 0.0
         self.cooling = False
         self.slots: Slots | None = None
+        """As it last said; see `says`."""
+        self.totals: dict[str, int] = {}
+        """By pool."""
         self.slots_at = 0.0
         self.in_use: dict[str, int] = {}
         """Slots in use as last reported, less what has ended since."""
@@ -108,8 +112,12 @@ class Worker:
             return 1  # it asks for one when it has one
         if self.slots is None:
             return 0
-        total: int = self.slots.batch_total if pool == "batch" else self.slots.service_total
-        return total - max(self.in_use.get(pool, 0), self.room.placed[pool])
+        return self.totals[pool] - max(self.in_use.get(pool, 0), self.room.placed[pool])
+
+    def says(self, slots: Slots | None, in_use: dict[str, int]) -> None:
+        """How many slots it has; None: it has not said so yet."""
+        self.slots, self.in_use = slots, in_use
+        self.totals = {pool: slots.total(pool) for pool in POOLS} if slots is not None else {}
 
     def find(self, task_id: str, attempt: str) -> Attempt | None:
         """What this worker means; a worker of version 1 names the task alone."""

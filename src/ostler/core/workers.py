@@ -45,8 +45,7 @@ def registered(fleet: Fleet, event: WorkerRegistered, now: float) -> list[Effect
     worker.address = event.address
     worker.ahead = min(event.ahead, AHEAD_MOST)
     worker.leaving = False
-    worker.slots = None
-    worker.in_use = {}
+    worker.says(None, {})
     worker.registered_at = fleet.wall(now)
     heard(fleet, worker, now)
     if not worker.watched:
@@ -155,7 +154,7 @@ def set_offer(fleet: Fleet, worker: Worker, capabilities: Capabilities) -> None:
 def _set_slots(fleet: Fleet, worker: Worker, slots: Slots, now: float) -> None:
     in_use = {pool: slots.in_use(pool) for pool in POOLS}
     is_news = (worker.slots, worker.in_use) != (slots, in_use)
-    worker.slots, worker.in_use = slots, in_use
+    worker.says(slots, in_use)
     worker.slots_at = now
     if is_news:  # a heartbeat that says nothing new costs nobody a look
         fleet.look_ahead[worker.id] = None

@@ -35,9 +35,11 @@ def look(fleet: Fleet, now: float) -> list[Effect]:
     """Of the workers on which something has changed: call back what others come before, send what may be sent."""
     if fleet.queue.joined:
         _notice_rivals(fleet)
-    names, fleet.look_ahead = fleet.look_ahead, {}
+    names, fleet.look_ahead = list(fleet.look_ahead), {}
+    if fleet.ahead_on:
+        names += [name for name in fleet.holds.on if name in fleet.ahead_on]
     effects: list[Effect] = []
-    for name in [*names, *(name for name in fleet.holds.on if name in fleet.ahead_on)]:
+    for name in names:
         worker = fleet.workers[name]
         if worker.ahead or name in fleet.ahead_on:
             effects += _look_at(fleet, worker, now)

@@ -21,10 +21,13 @@ CPU_LEFT: Final = 0.2
 MEMORY_LEFT: Final = 0.1
 
 
-class Score(NamedTuple):
-    parts: dict[str, float]
-    alone: bool = False
-    """There was nothing to choose."""
+class Score:
+    __slots__ = ("alone", "parts")
+
+    def __init__(self, parts: dict[str, float], alone: bool = False) -> None:
+        self.parts = parts
+        self.alone = alone
+        """There was nothing to choose."""
 
     def words(self) -> str:
         told = ["no other could take it"] if self.alone else []

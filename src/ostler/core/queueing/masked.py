@@ -6,11 +6,13 @@ have more than its masks since some have left; whoever is misled by that makes i
 """
 
 from bisect import bisect_left, bisect_right
+from math import isqrt
 from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", int, tuple[float, str])
-CHUNK: Final = 32
-"""Keys in one, at most twice as many."""
+LEAST: Final = 8
+"""Keys in a chunk, or the square root of how many there are, and at most twice as many: a search then looks at about as
+many chunks as keys."""
 
 
 class _Chunk(Generic[K]):
@@ -29,15 +31,16 @@ class _Chunk(Generic[K]):
 
 
 class Masked(Generic[K]):
-    __slots__ = ("_chunks", "_lasts")
+    __slots__ = ("_chunks", "_count", "_lasts")
 
     def __init__(self) -> None:
+        self._count = 0
         self._chunks: list[_Chunk[K]] = []
         self._lasts: list[K] = []
         """The last key of each."""
 
     def __len__(self) -> int:
-        return sum(len(chunk.keys) for chunk in self._chunks)
+        return self._count
 
     def keys(self) -> list[K]:
         return [key for chunk in self._chunks for key in chunk.keys]
@@ -47,6 +50,7 @@ class Masked(Generic[K]):
         if not self._chunks:
             self._chunks.append(_Chunk([key], [mask]))
             self._lasts.append(key)
+            self._count += 1
             return
         number = min(bisect_left(self._lasts, key), len(self._chunks) - 1)
         chunk = self._chunks[number]
@@ -59,13 +63,15 @@ class Masked(Generic[K]):
         chunk.masks.insert(place, mask)
         chunk.union |= mask
         self._lasts[number] = chunk.keys[-1]
-        if len(chunk.keys) > 2 * CHUNK:
+        self._count += 1
+        if len(chunk.keys) > 2 * LEAST and len(chunk.keys) > 2 * isqrt(self._count):
             self._split(number)
 
     def _split(self, number: int) -> None:
         chunk = self._chunks[number]
-        rest = _Chunk(chunk.keys[CHUNK:], chunk.masks[CHUNK:])
-        del chunk.keys[CHUNK:], chunk.masks[CHUNK:]
+        half = len(chunk.keys) // 2
+        rest = _Chunk(chunk.keys[half:], chunk.masks[half:])
+        del chunk.keys[half:], chunk.masks[half:]
         chunk.unite()
         self._chunks.insert(number + 1, rest)
         self._lasts[number : number + 1] = [chunk.keys[-1], rest.keys[-1]]
@@ -75,6 +81,7 @@ class Masked(Generic[K]):
         chunk = self._chunks[number]
         place = bisect_left(chunk.keys, key)
         del chunk.keys[place], chunk.masks[place]
+        self._count -= 1
         if not chunk.keys:
             del self._chunks[number], self._lasts[number]
             return

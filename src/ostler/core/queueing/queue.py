@@ -285,17 +285,15 @@ class Queue:
                 user.rung = self._rank(name)
                 band.ladder.set(user.rung, user.shapes)
         rung = band.ladder.first(shapes)
-        before: Rung | None = None
         while rung is not None:
             user, now = band.users[rung[1]], self._rank(rung[1])
             if now == rung:
                 yield user
-                before = rung
-            else:
+            else:  # it comes later, where it is met again
                 band.ladder.remove(rung)
                 user.rung = now
                 band.ladder.set(now, user.shapes)
-            rung = band.ladder.first(shapes, before)
+            rung = band.ladder.first(shapes, rung)
 
     def _wanted(self, user: UserLanes, shapes: int) -> int:
         found = user.shapes & shapes
