@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """Small: a queue may hold a million of them."""
+    """Small: a queue may hold a million of them. The collector walks them, which hub/collecting.py sees to."""
 
     __slots__ = (
         "blocked_on",

@@ -25,6 +25,7 @@ from ostler.domain.records import Changes
 from ostler.hub.aside import Aside
 from ostler.hub.audit import Audit
 from ostler.hub.clock import Clock
+from ostler.hub.collecting import Growth
 from ostler.hub.history import bring
 from ostler.ledger.base import Ledger
 
@@ -71,6 +72,7 @@ class Loop:
         self._ref = 0
         self._posted = self._stepped = 0
         self._turns: deque[tuple[int, int]] = deque()
+        self._growth = Growth()
         """Who waits for how many of what was posted to be durable."""
         self._last_at = -math.inf
         """When all that was there had been taken for the last time."""
@@ -215,6 +217,7 @@ class Loop:
         effects += settle(self.fleet, now)
         effects += [Answer(ref=ref) for ref in self._turns_done()]
         changes = take_changes(self.fleet, now)
+        self._growth.seen(len(self.fleet.jobs))
         changes.audit = self.audit.answered(effects)
         stepped = time.perf_counter()
         if len(batch) >= LEAST_TAKEN:
@@ -259,6 +262,7 @@ class Loop:
             except StopIteration as end:
                 effects: list[Effect] = end.value
                 return effects
+            self._growth.seen(len(self.fleet.jobs))
             await asyncio.sleep(0)
 
     async def _look_up(self, batch: list[Event]) -> None:
