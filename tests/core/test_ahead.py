@@ -5,7 +5,7 @@ from tests.core.yard import Yard, capabilities, entry, holding
 
 from ostler.core import index
 from ostler.core.effects import AssignTask, CancelTask
-from ostler.domain.quota import Quota
+from ostler.domain.quota import Quota, Quotas
 from ostler.domain.scheduling import Scheduling
 from ostler.domain.states import ASSIGNED, CANCELLED, ORPHANED, PENDING, RUNNING, SUCCEEDED
 from ostler.domain.worker import WAITING, Slots
@@ -223,7 +223,7 @@ def test_a_worker_that_accepts_nothing_keeps_nobody_behind_it(yard: Yard) -> Non
 
 
 def test_a_user_counts_for_what_runs_and_not_for_what_is_ahead(yard: Yard) -> None:
-    yard.fleet.quotas.users["ann"] = Quota(running_jobs=2)
+    yard.fleet.set_quotas(Quotas(users={"ann": Quota(running_jobs=2)}))
     yard.submit("a", array=5)
     assert yard.fleet.running_of["ann"][0] == 1
     yard.accept("a.0")

@@ -197,6 +197,8 @@ def _shapes_are_those_of_the_jobs(fleet: Fleet) -> None:
 
 
 def _counts_by_user_are_true(fleet: Fleet) -> None:
+    limits = (fleet.quotas.limit_what_runs, fleet.quotas.limit_the_queue)
+    _need((fleet.limits_what_runs, fleet.limits_the_queue) == limits, "quotas were changed without `set_quotas`")
     running: dict[str, list[int]] = {}
     yielding: dict[float, dict[str, int]] = {}
     for attempt in fleet.held.values():

@@ -140,7 +140,7 @@ class Indexed:
 MAX_CLASSES_KEPT: Final = 1024
 FEW_GAINED: Final = 8
 """Workers of which it is asked one by one whether they have gained room for a shape."""
-MAX_IDLE_SHAPES: Final = 2048
+MAX_IDLE_SHAPES = 2048
 """Shapes of no job that are kept, because the next job is likely to have one of them."""
 
 

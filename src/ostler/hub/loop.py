@@ -72,8 +72,8 @@ class Loop:
         self._ref = 0
         self._posted = self._stepped = 0
         self._turns: deque[tuple[int, int]] = deque()
-        self._growth = Growth()
         """Who waits for how many of what was posted to be durable."""
+        self._growth = Growth()
         self._last_at = -math.inf
         """When all that was there had been taken for the last time."""
         self._each_s = SPAN_S / LEAST_TAKEN
@@ -217,7 +217,7 @@ class Loop:
         effects += settle(self.fleet, now)
         effects += [Answer(ref=ref) for ref in self._turns_done()]
         changes = take_changes(self.fleet, now)
-        self._growth.seen(len(self.fleet.jobs))
+        self._growth.seen(len(self.fleet.jobs), self.fleet.job_seq)
         changes.audit = self.audit.answered(effects)
         stepped = time.perf_counter()
         if len(batch) >= LEAST_TAKEN:
@@ -262,7 +262,7 @@ class Loop:
             except StopIteration as end:
                 effects: list[Effect] = end.value
                 return effects
-            self._growth.seen(len(self.fleet.jobs))
+            self._growth.seen(len(self.fleet.jobs), self.fleet.job_seq)
             await asyncio.sleep(0)
 
     async def _look_up(self, batch: list[Event]) -> None:

@@ -16,7 +16,7 @@ _FIRST_WIDTH: Final = 1.4
 def survival(seen: Mapping[int, float], cut: Mapping[int, float]) -> tuple[list[float], list[float]]:
     """The part of the runs above each of some amounts (their logarithms), by Kaplan and Meier: what was cut counts for
     as long as it was there."""
-    at_risk, above = sum(seen.values()) + sum(cut.values()), 1.0
+    at_risk, above = sum(seen.values(), 0.0) + sum(cut.values(), 0.0), 1.0
     edges: list[float] = []
     left: list[float] = []
     for bucket in sorted({*seen, *cut}):
@@ -49,11 +49,11 @@ class Curve:
     def of(cls, seen: Mapping[int, float], cut: Mapping[int, float]) -> "Curve":
         """Of at least one run that was seen whole."""
         edges, left = survival(seen, cut)
-        runs = max(1.0, sum(seen.values()))
+        runs = max(1.0, sum(seen.values(), 0.0))
         outside = 1.0 / (runs + 1.0)
         above = [outside + (1.0 - 2.0 * outside) * part for part in left]
         middle = Curve(edges, left)._log_where(0.5)
-        away = sum(weight * abs((bucket + 0.5) * STEP - middle) for bucket, weight in seen.items())
+        away = sum((weight * abs((bucket + 0.5) * STEP - middle) for bucket, weight in seen.items()), 0.0)
         return cls._between(edges, above, (_FIRST_WIDTH + away) / (runs + 1.0) + left[-1])
 
     @classmethod

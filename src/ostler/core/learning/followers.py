@@ -1,14 +1,14 @@
 """Jobs whose needs change while they wait: by what their kind is seen to take, or by what was too little."""
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ostler.core.fleet import Job
 
 Needs = tuple[int, int]
 """VRAM and memory in MiB."""
-AT_ONCE: Final = 256
+AT_ONCE = 256
 """As many as one event may cost; the next one sees to more of them."""
 
 

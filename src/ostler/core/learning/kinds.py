@@ -17,7 +17,7 @@ from ostler.domain.records import KeptRecord
 
 SCOPE: Final = "kind"
 """Under which the ledger keeps this, and loads it: ledger/base.py says the same word."""
-MAX_KINDS: Final = 4096
+MAX_KINDS = 4096
 MAX_SHARED: Final = 65_536
 EVERYBODY: Final = "all"
 FEW_RUNS: Final = 3

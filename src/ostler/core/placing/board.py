@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ostler.core.fleet import Worker
     from ostler.core.placing.columns import Columns, Ints, Rows
 
-FORESEEN: Final = 4
+FORESEEN = 4
 """Worker states for which one decision computes whatever any known shape could ask of them."""
 FEW: Final = 2
 """New worker states for which that is done at once."""

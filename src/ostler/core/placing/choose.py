@@ -9,7 +9,7 @@ from ostler.core.machines import State
 from ostler.core.placing.score import Score, explained, granted, leftover, loss, preferred
 from ostler.domain.resources import Request
 
-FEW_STATES: Final = 4
+FEW_STATES = 4
 """So many distinct worker states are scored one by one; more, all at once."""
 STATES_EXAMINED: Final = 64
 """Distinct states of machines without GPUs that are compared by how well a task fits them."""

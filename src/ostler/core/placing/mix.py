@@ -20,7 +20,7 @@ LEARN_AFTER: Final = 8
 """At least so many jobs come or go before the worth of room is looked at again."""
 LEARN_AFTER_PART: Final = 0.25
 """Or so many of them, by the number of those that are there."""
-MAX_UNIT: Final = 1e100
+MAX_UNIT = 1e100
 SLICE: Final = 1500
 """Operations towards a new look that one decision does on the way."""
 

@@ -27,7 +27,7 @@ PRESSURE: Final = 2.0
 """What a GPU costs beside its worth when those who insist on its kind will need all that is free of it."""
 SOONEST: Final = 4
 """The power of the part of it that they will need: what will hardly get scarce costs next to nothing."""
-STEP: Final = 30
+STEP = 30
 """Thousandths of a GPU: differences below are no reason to prefer a machine."""
 SEVERAL: Final = 1.5
 """Where room comes back, jobs with several GPUs count this times their number: only whole machines will do for them,

@@ -11,8 +11,8 @@ from typing import Final, Generic, TypeVar
 
 K = TypeVar("K", int, tuple[float, str])
 LEAST: Final = 8
-"""Keys in a chunk, or the square root of how many there are, and at most twice as many: a search then looks at about as
-many chunks as keys."""
+"""Keys in a chunk, or the square root of how many there are; one with twice as many is split. So a search looks at
+about as many chunks as keys."""
 
 
 class _Chunk(Generic[K]):

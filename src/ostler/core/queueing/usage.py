@@ -62,7 +62,7 @@ def weight(held: Holding, offer: Offer, policy: Scheduling) -> float:
     sizes = [device.vram_mib for device in offer.devices if device.index in held.grant.devices]
     if not sizes:
         return cores + gpu_thousandths(held, offer) / 1000
-    each = sum([device_weight(policy, offer.gpu_type, size) for size in sizes]) / len(sizes)
+    each = sum([device_weight(policy, offer.gpu_type, size) for size in sizes], 0.0) / len(sizes)
     return cores + each * gpu_thousandths(held, offer) / 1000
 
 
