@@ -293,8 +293,9 @@ class Index:
         self._uncounted.clear()
 
     def gained_for(self, shape: Shape) -> list[Worker] | None:
-        """The same for a shape of which some waited when the last pass was over: nothing of it could be placed then, so
-        it can be on workers that have gained room since, and on no others. None: it has to be looked for."""
+        """The same as `workers_of` for a shape of which some waited when the last pass was over: nothing of it could be
+        placed then, so that now it can be on workers that have gained room since, and on no others. None: that is not
+        known."""
         if shape.bit & self._open or shape.nodes > 1 or len(self._gained) > FEW_GAINED:
             return None
         return [one.worker for one in self._gained.values() if one.fits & shape.bit and one.worker is not None]
