@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 from tests.gateway.e2e.rig import Rig, model, rig
 
+from ostler.gateway import control
 from ostler.gateway.core import machine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -43,6 +44,21 @@ async def test_a_job_never_takes_the_gpu_of_a_model_that_serves(yard: Rig) -> No
     held.end("one")
     (answer,) = await yard.answered(serving)
     assert answer.text == "one"
+    await yard.job_is(job, "succeeded")
+
+
+async def test_a_model_is_idle_whoever_was_served_last(yard: Rig) -> None:
+    """One that was asked for outlives one that was not, of which the hub has heard before."""
+    serving = yard.hold("a", "1")
+    held = await yard.stage.asked("1")
+    also = yard.hold("a", "2")
+    (await yard.stage.asked("2")).end("two")
+    await yard.answered(also)
+    used = [control.Used(yard.instance("a").job_id, in_flight=1, served=1)]
+    await yard.until(lambda: [one for one in yard.heard if one in used], "the hub knows that one is still there")
+    held.end("one")
+    await yard.answered(serving)
+    job = await yard.submit("train", "true", gpu_count=1)
     await yard.job_is(job, "succeeded")
 
 

@@ -3,7 +3,7 @@
 import asyncio
 from typing import TYPE_CHECKING
 
-from ostler.gateway.control import Way
+from ostler.gateway.control import Used, Way
 from ostler.gateway.relay.heads import Heads
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Instance:
     __slots__ = (
         *("_begun", "_connecting", "_limits", "alive", "closing", "exchanges", "heads", "host", "id", "idle", "limit"),
-        *("lines", "model", "port", "prefix", "served", "unloaded", "way"),
+        *("lines", "model", "port", "prefix", "served", "told", "unloaded", "way"),
     )
 
     def __init__(self, name: str, host: str, port: int, way: Way, connecting: "Connecting", limits: "Limits") -> None:
@@ -39,6 +39,8 @@ class Instance:
         self.alive = True
         self.exchanges: set[Exchange] = set()
         self.served = 0
+        self.told = 0
+        """How many are here, as the hub was told last."""
         self.heads: Heads[AnswerHead] = Heads(limits.known_heads // 16)
         """Those of its answers."""
         self.idle: list[Upstream] = []
@@ -49,6 +51,10 @@ class Instance:
     @property
     def in_flight(self) -> int:
         return len(self.exchanges)
+
+    def use(self) -> Used:
+        self.told = self.in_flight
+        return Used(self.id, self.told, self.served)
 
     def open(self, model: "Model", limit: int | None) -> None:
         self.limit = limit

@@ -21,7 +21,6 @@ from ostler.gateway.control import (
     Stop,
     Tell,
     ToRelay,
-    Used,
     Way,
 )
 from ostler.gateway.relay.answers import SWITCHING, Refusal, encode, page
@@ -266,6 +265,8 @@ class Relay:
         self.writes.under_way -= 1
         instance.served += 1
         if done.asked or done.gave_back or exchange.model.waiting:
+            if instance.told:  # this one may be among those that the hub has heard of
+                self._used.add(instance)
             self.tell_use()
             self.send(done)
         else:
@@ -287,7 +288,7 @@ class Relay:
 
     def tell_use(self) -> None:
         if self._used or self._ended:
-            self.send(*self._ended, *(Used(one.id, one.in_flight, one.served) for one in self._used))
+            self.send(*self._ended, *(one.use() for one in self._used))
         self._ended.clear()
         self._used.clear()
 

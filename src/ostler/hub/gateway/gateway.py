@@ -289,7 +289,7 @@ class Gateway:
 
     def _drained(self, instance: Instance) -> None:
         if instance.gate == CLOSING:
-            instance.gate, instance.passing = SHUT, instance.busy
+            instance.gate, instance.passing = SHUT, 0
             self._announce(instance)
             self._step(events.GateDrained(instance.load))
 
