@@ -1,5 +1,6 @@
 """Values that one database takes and another does not: every ledger behaves alike with them."""
 
+from itertools import permutations
 from math import inf
 from typing import Any
 
@@ -156,6 +157,18 @@ def test_what_is_written_twice_in_one_commit_has_one_owner(ledger: Ledger, two: 
         ledger.commit(two)
     assert ledger.tasks(["t"]) == {}
     assert ledger.attempts_of("job-1") == ledger.attempts_of("job-2") == []
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("states", sorted(set(permutations(["assigned", "assigned", "running"]))))
+def test_a_row_is_as_it_was_written_last_whatever_came_before(
+    ledger: Ledger, states: tuple[str, ...], together: bool
+) -> None:
+    rows = [(task("job-1", 0, state=state), attempt("try", "job-1", "job-1", state=state)) for state in states]
+    for some in [rows] if together else [[row] for row in rows]:
+        ledger.commit(Changes(tasks=[row for row, _ in some], attempts=[row for _, row in some]))
+    assert ledger.tasks(["job-1"])["job-1"].state == states[-1]
+    assert [one.state for one in ledger.attempts_of("job-1")] == [states[-1]]
 
 
 def test_a_commit_of_very_many_rows_keeps_their_order(ledger: Ledger) -> None:

@@ -17,8 +17,7 @@ def _in(states: Collection[str]) -> str:
     return f"IN ({', '.join(repr(state) for state in states)})"
 
 
-# Word for word the condition of the index jobs_ended: only then can it be used.
-ENDED = f"state {_in(TERMINAL)}"
+_ENDED = f"state {_in(TERMINAL)}"
 # Not EXISTS, for which PostgreSQL might read all of them at once.
 _DEPENDED_ON = f"""
     (SELECT 1 FROM needs JOIN jobs live ON live.id = needs.job_id
@@ -39,9 +38,12 @@ class Statements(NamedTuple):
     old_receipts: str
 
 
-def statements(argument: str, one_of: str, jobs: str, artifacts: str, ended: str = "jobs") -> Statements:
+def statements(
+    argument: str, one_of: str, jobs: str, artifacts: str, ended: str = "jobs", is_ended: str = _ENDED
+) -> Statements:
     """With the columns of a job and of an artifact, and with how an argument is written: by its number. `ended`: how
-    the table of jobs is named where only those are looked at that have ended."""
+    the table of jobs is named where only those are looked at that have ended; `is_ended`, that they have, word for word
+    as the index jobs_ended says it: only then can it be used."""
 
     def said(text: str, *columns: str) -> str:
         arguments = {f"a{number}": argument.format(number) for number in range(1, 5)}
@@ -50,7 +52,7 @@ def statements(argument: str, one_of: str, jobs: str, artifacts: str, ended: str
     return Statements(
         ended_jobs=said(
             f"""SELECT {{0}}, {_STAYS} FROM {{1}}
-            WHERE {ENDED} AND finished_at < {{a1}} AND (finished_at, seq) > ({{a2}}, {{a3}})
+            WHERE {is_ended} AND finished_at < {{a1}} AND (finished_at, seq) > ({{a2}}, {{a3}})
             ORDER BY finished_at, seq LIMIT {{a4}}""",
             jobs,
             ended,

@@ -15,7 +15,7 @@ from ostler.domain.records import (
     FeedRecord,
     JobRecord,
 )
-from ostler.domain.states import LIVE, STATES
+from ostler.domain.states import LIVE, STATES, TERMINAL
 from ostler.ledger import ageing, rows
 from ostler.ledger.base import KINDS, TALLY, Changes, JobView, Snapshot, unknown_states
 from ostler.ledger.looking import Looking, Statements
@@ -28,30 +28,9 @@ from ostler.ledger.sqlite_file import (
     take_lock,
 )
 from ostler.ledger.sqlite_sound import Mark, forget_mark
+from ostler.ledger.sqlite_writing import ANY_OF, write
 
 T = TypeVar("T")
-
-
-def _insert(table: str, shape: rows.Shape[Any]) -> str:
-    return f"INSERT INTO {table} ({', '.join(shape.columns)}) VALUES ({', '.join('?' * len(shape.columns))})"
-
-
-def _upsert(table: str, shape: rows.Shape[Any], *key: str, fixed: Sequence[str] = ()) -> str:
-    """A row written again keeps its place, and the indexes on what is fixed in it are not touched.
-
-    (REPLACE would write every index anew.) A row whose fixed part differs is not written: see _write.
-    """
-    changed = ", ".join(f"{name} = excluded.{name}" for name in shape.columns if name not in (*key, *fixed))
-    same = " AND ".join(f"{name} = excluded.{name}" for name in fixed) or "true"
-    return f"{_insert(table, shape)} ON CONFLICT ({', '.join(key)}) DO UPDATE SET {changed} WHERE {same}"
-
-
-def _update(table: str, shape: rows.Shape[Any], key: str) -> str:
-    numbered = {name: f"?{number}" for number, name in enumerate(shape.columns, 1)}
-    where = numbered.pop(key)
-    return (
-        f"UPDATE {table} SET {', '.join(f'{name} = {value}' for name, value in numbered.items())} WHERE {key} = {where}"
-    )
 
 
 def _select(shape: rows.Shape[Any], table: str, **instead: str) -> str:
@@ -63,27 +42,13 @@ def _columns(shape: rows.Shape[Any], of: str = "", **instead: str) -> str:
     return ", ".join(instead.get(name, of + name) for name in shape.columns)
 
 
-_INSERT_JOB = _insert("jobs", rows.JOB)
-_UPDATE_JOB = _update("jobs", rows.PROGRESS, "id")
-_UPSERT_TASK = _upsert("tasks", rows.TASK, "id", fixed=("job_id", "idx"))
-_UPSERT_ATTEMPT = _upsert("attempts", rows.ATTEMPT, "attempt", fixed=("task_id", "job_id"))
-_UPSERT_WORKER = _upsert("workers", rows.WORKER, "id")
-_UPSERT_FEED = _upsert("feed", rows.FEED, "seq")
-_UPSERT_TOKEN = _upsert("tokens", rows.TOKEN, "id")
-_UPSERT_RECEIPT = _upsert("receipts", rows.RECEIPT, "key")
-_UPDATE_TERMS = _update("jobs", rows.TERMS, "id")
-_UPSERT_ARTIFACT = _upsert("artifacts", rows.ARTIFACT, "id", "task_id")
-_UPSERT_MANIFEST = _upsert("manifest", rows.MANIFEST, "id")
-_UPSERT_USAGE = _upsert("usage", rows.USAGE, "user")
-_UPSERT_KEPT = _upsert("kept", rows.KEPT, "scope", "key")
-_UPSERT_NEED = f"{_insert('needs', rows.NEED)} ON CONFLICT (on_id, job_id) DO UPDATE SET job_id = excluded.job_id"
-_UPSERT_DEPARTED = _upsert("departed", rows.DEPARTED, "id")
-_FORGET_OUTPUT = "UPDATE tasks SET artifact_id = '' WHERE artifact_id = ?1 AND id = ?2"
-_DROP_OUTPUT = "DELETE FROM artifacts WHERE id = ?1 AND task_id = ?2"
-_FORGET_KEPT = "DELETE FROM kept WHERE scope = ? AND key = ?"
+def _one_of(states: Collection[str]) -> str:
+    """Word for word the condition of an index of only these: else SQLite cannot use it."""
+    return f"({' OR '.join(f'state = {state!r}' for state in states)})"
+
+
 _KEPT = "SELECT key, value FROM kept WHERE scope = ? ORDER BY key"
 
-# Word for word the condition of the index tasks_live: only then can SQLite use it.
 _LIVE = f"state IN ({', '.join(repr(state) for state in LIVE)})"
 _KEPT_JOBS = f"{_LIVE} OR id IN (SELECT job_id FROM attempts WHERE held = 1)"
 _NO_SPEC = _select(rows.JOB, "jobs", spec="x''")
@@ -96,7 +61,7 @@ _LOAD_JOBS = f"""
 """
 _LOAD_TASKS = f"""
     {_select(rows.TASK, "tasks")} WHERE n IN (
-        SELECT n FROM tasks INDEXED BY tasks_live WHERE {_LIVE}
+        SELECT n FROM tasks INDEXED BY tasks_live WHERE {_one_of(LIVE)}
         UNION SELECT n FROM tasks WHERE id IN (SELECT task_id FROM attempts WHERE held = 1)
     ) AND job_id IN (SELECT id FROM jobs WHERE {_KEPT_JOBS}) ORDER BY job_id, idx, id
 """
@@ -107,10 +72,9 @@ _LOAD_TOKENS = f"{_select(rows.TOKEN, 'tokens')} WHERE revoked_at IS NULL ORDER 
 
 _LOAD_MANIFEST = _select(rows.MANIFEST, "manifest")
 
-_ANY_OF = "IN (SELECT value FROM json_each(?))"
-_JOBS = f"{_select(rows.JOB, 'jobs')} WHERE id {_ANY_OF}"
-_SPECS = f"SELECT id, spec FROM jobs WHERE id {_ANY_OF}"
-_TASKS = f"{_select(rows.TASK, 'tasks')} WHERE id {_ANY_OF}"
+_JOBS = f"{_select(rows.JOB, 'jobs')} WHERE id {ANY_OF}"
+_SPECS = f"SELECT id, spec FROM jobs WHERE id {ANY_OF}"
+_TASKS = f"{_select(rows.TASK, 'tasks')} WHERE id {ANY_OF}"
 _TASKS_OF = f"{_select(rows.TASK, 'tasks')} WHERE job_id = ? AND idx > ? ORDER BY idx, id LIMIT ?"
 _ATTEMPTS_OF = f"{_select(rows.ATTEMPT, 'attempts')} WHERE task_id = ? ORDER BY n"
 _ATTEMPTS_ENDED = f"""
@@ -136,13 +100,8 @@ _OF_MANIFEST = f"""
 """
 _ARTIFACTS = f"SELECT n, {_columns(rows.ARTIFACT)} FROM artifacts WHERE n < ? AND {{}} ORDER BY n DESC LIMIT ?"
 _WANTED_ARTIFACTS = "SELECT DISTINCT artifact_id FROM tasks WHERE artifact_id <> '' AND state = 'succeeded'"
-_DROP_ARTIFACTS = f"""
-    DELETE FROM artifacts WHERE id {_ANY_OF}
-    AND NOT EXISTS ({_WANTED_ARTIFACTS.replace("DISTINCT ", "")} AND artifact_id = artifacts.id)
-"""
 _RECEIPT = f"{_select(rows.RECEIPT, 'receipts')} WHERE key = ?"
 _TOKENS = f"{_select(rows.TOKEN, 'tokens')} ORDER BY n"
-_INSERT_AUDIT = _insert("audit", rows.AUDIT)
 _AUDIT = f"""
     {_select(rows.AUDIT, "audit")} WHERE seq < ?1 AND at >= ?2 AND (?3 = '' OR actor = ?3 OR user = ?3)
     AND (?4 = '' OR object = ?4) ORDER BY seq DESC LIMIT ?5
@@ -156,7 +115,14 @@ _NO_BOUND = 2**63 - 1
 class SqliteLedger(Looking):
     """One connection writes and another reads, each behind its lock: a thread may read while the writer writes."""
 
-    OLD = ageing.statements("?{}", _ANY_OF, _columns(rows.JOB), _columns(rows.ARTIFACT), "jobs INDEXED BY jobs_ended")
+    OLD = ageing.statements(
+        "?{}",
+        ANY_OF,
+        _columns(rows.JOB),
+        _columns(rows.ARTIFACT),
+        ended="jobs INDEXED BY jobs_ended",
+        is_ended=_one_of(TERMINAL),
+    )
     SAYS = Statements(
         jobs=_JOBS,
         specs=_SPECS,
@@ -211,25 +177,7 @@ class SqliteLedger(Looking):
             )
         newest = changes.feed[-1].seq if changes.feed else 0
         with self._writing, explained(self._path), self._transaction(newest) as db:
-            for sql, shape, records in _statements(changes):
-                if records:
-                    self._write(db, sql, shape, records)
-            if changes.gone_artifacts:
-                db.execute(_DROP_ARTIFACTS, (rows.text(changes.gone_artifacts),))
-            for sql, named in _removals(changes):
-                if named:
-                    db.execute(sql, (rows.text(named),))
-            if changes.gone_audit:
-                db.execute("DELETE FROM audit WHERE seq <= ?", (changes.gone_audit,))
-            if changes.gone_outputs:
-                keys = [rows.OUTPUT.row(key) for key in changes.gone_outputs]
-                db.executemany(_FORGET_OUTPUT, keys)
-                db.executemany(_DROP_OUTPUT, keys)
-            for kept in changes.kept:  # one by one: the same key may be kept and forgotten
-                if kept.value is None:
-                    db.execute(_FORGET_KEPT, (kept.scope, kept.key))
-                else:
-                    db.execute(_UPSERT_KEPT, rows.KEPT.row(kept))
+            write(db, changes)
 
     def _logged(self, db: apsw.Connection, schema: str, frames: int) -> int:
         """After each commit, with how long the log is now."""
@@ -255,16 +203,6 @@ class SqliteLedger(Looking):
                 db.execute("ROLLBACK")
             raise
         self._mark.set(self._frames, newest)
-
-    def _write(self, db: apsw.Connection, sql: str, shape: rows.Shape[Any], records: Sequence[Any]) -> None:
-        before = db.total_changes()
-        db.executemany(sql, map(shape.row, records))
-        # A statement that finds nothing to write is no error to SQLite; here it would be a change that got lost.
-        if db.total_changes() - before != len(records):
-            raise LedgerError(
-                f"the ledger {self._path}: a change of a job that is not there, or a task or an attempt that changed "
-                "its owner. This is a fault of the hub: report it"
-            )
 
     def live_jobs(self) -> Iterator[JobRecord]:
         with self._reads() as db:
@@ -314,7 +252,7 @@ class SqliteLedger(Looking):
         return found[::-1] if newest else found
 
     def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
-        chosen, values = _where({"sweep = ? AND sweep <> ''": sweep, f"state {_ANY_OF}": states})
+        chosen, values = _where({"sweep = ? AND sweep <> ''": sweep, f"state {ANY_OF}": states})
         return self._all(rows.view, _OF_MANIFEST.format(chosen), *values)
 
     def artifacts(
@@ -328,7 +266,7 @@ class SqliteLedger(Looking):
         limit: int = 100,
     ) -> list[tuple[int, ArtifactRecord]]:
         below = _NO_BOUND if before is None else before
-        chosen, values = _where({f"id {_ANY_OF}": ids, "job_id = ?": job_id, "model = ?": model, "user = ?": user})
+        chosen, values = _where({f"id {ANY_OF}": ids, "job_id = ?": job_id, "model = ?": model, "user = ?": user})
         return self._all(rows.numbered_artifact, _ARTIFACTS.format(chosen), below, *values, max(limit, 0))
 
     @contextmanager
@@ -343,37 +281,6 @@ class SqliteLedger(Looking):
             return [build(row) for row in db.execute(sql, bound)]
 
 
-def _statements(changes: Changes) -> tuple[tuple[str, rows.Shape[Any], Sequence[Any]], ...]:
-    return (
-        (_INSERT_JOB, rows.JOB, changes.new_jobs),
-        (_UPDATE_TERMS, rows.TERMS, changes.changed_terms),
-        (_UPDATE_JOB, rows.PROGRESS, changes.progress),
-        (_UPSERT_TASK, rows.TASK, changes.tasks),
-        (_UPSERT_ATTEMPT, rows.ATTEMPT, changes.attempts),
-        (_UPSERT_WORKER, rows.WORKER, changes.workers),
-        (_UPSERT_FEED, rows.FEED, changes.feed),
-        (_UPSERT_TOKEN, rows.TOKEN, changes.tokens),
-        (_UPSERT_RECEIPT, rows.RECEIPT, changes.receipts),
-        (_UPSERT_USAGE, rows.USAGE, changes.usage),
-        (_UPSERT_ARTIFACT, rows.ARTIFACT, changes.artifacts),
-        (_UPSERT_MANIFEST, rows.MANIFEST, changes.manifest),
-        (_UPSERT_NEED, rows.NEED, changes.needs),
-        (_UPSERT_DEPARTED, rows.DEPARTED, changes.departed),
-        (_INSERT_AUDIT, rows.AUDIT, changes.audit),
-    )
-
-
-def _removals(changes: Changes) -> tuple[tuple[str, Sequence[str | int]], ...]:
-    return (
-        (f"DELETE FROM attempts WHERE task_id {_ANY_OF}", changes.gone_tasks),
-        (f"DELETE FROM tasks WHERE id {_ANY_OF}", changes.gone_tasks),
-        (f"DELETE FROM needs WHERE job_id {_ANY_OF}", changes.gone_jobs),
-        (f"DELETE FROM jobs WHERE id {_ANY_OF}", changes.gone_jobs),
-        (f"DELETE FROM feed WHERE seq {_ANY_OF}", changes.gone_feed),
-        (f"DELETE FROM receipts WHERE key {_ANY_OF}", changes.gone_receipts),
-    )
-
-
 def _page(states: Sequence[str], user: str, name: str, before: int, limit: int) -> tuple[str, list[Any]]:
     """A query for the seqs of one page. However long the history, it reads about `limit` index entries per state.
 
@@ -382,9 +289,9 @@ def _page(states: Sequence[str], user: str, name: str, before: int, limit: int) 
     branches: list[tuple[str, list[Any]]]
     if name and user:
         # Few jobs share a name. The plus signs keep SQLite from choosing another index.
-        branches = [(f"name = ? AND name <> '' AND +user = ? AND +state {_ANY_OF}", [name, user, states or STATES])]
+        branches = [(f"name = ? AND name <> '' AND +user = ? AND +state {ANY_OF}", [name, user, states or STATES])]
     elif name:
-        branches = [(f"name = ? AND name <> '' AND +state {_ANY_OF}", [name, states or STATES])]
+        branches = [(f"name = ? AND name <> '' AND +state {ANY_OF}", [name, states or STATES])]
     elif user:
         branches = [("user = ? AND state = ?", [user, state]) for state in states or STATES]
     else:
