@@ -14,9 +14,9 @@ from tests.protocol.api import Api
 from tests.protocol.hub import RunningHub
 from tests.protocol.puller import Puller, apply, bundle
 from tests.protocol.test_artifacts import DATA, at, begin, folder, offset, put, sha256, trained, until_offset, visible
+from tests.protocol.test_durable_first import Held
 
 from ostler.domain.errors import NotFound
-from ostler.domain.records import Changes
 from ostler.hub.api import artifacts
 from ostler.hub.api.downloads import download
 from ostler.store.blobs import BlobStore
@@ -187,22 +187,14 @@ async def test_an_artifact_that_is_named_while_the_hub_is_held_up_is_not_taken_f
     puller = Puller(hub, "pi")
     await puller.claim()
     artifact_id = await puller.upload(DATA)
-    loop = hub._hub.loop
-    commit, go_on, reached = loop.commit, asyncio.Event(), asyncio.Event()
-
-    async def held_up(changes: Changes) -> None:
-        reached.set()
-        await go_on.wait()
-        await commit(changes)
-
-    loop.commit = held_up  # type: ignore[method-assign]
+    held = Held(hub._hub.loop)
     completing = asyncio.create_task(puller.say(job_id, "complete", artifact_id=artifact_id))
-    await reached.wait()
+    await asyncio.to_thread(held.begun.wait, 20)
     aged(hub, DATA)
     collecting = asyncio.create_task(api.post(NO_BOUND))
     done, _ = await asyncio.wait([collecting], timeout=0.1)
     assert not done
-    go_on.set()
+    held.let_go.set()
     assert (await completing).status == 200
     assert (await collecting)["removed"] == []
     assert (await api.call("GET", at())).body == DATA

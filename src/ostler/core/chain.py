@@ -27,13 +27,15 @@ def hand_over(fleet: Fleet, attempt: Attempt) -> Attempt:
     """Its processes are gone: what it held is its follower's."""
     follower = attempt.follower
     assert follower is not None
+    is_other = follower.will is not attempt.held
     follower.held, follower.will = attempt.held, None
     attempt.held, attempt.will = NOTHING, follower.held
     follower.assigned = attempt.assigned  # of the slots that its worker told of, it has that one's
     _cut(fleet, attempt, follower)
     _leave_line(attempt, follower)
     fleet.set_counted(follower, follower.phase != "lapsed")
-    fleet.touch_attempt(follower)
+    if is_other:  # else its row says already what it has now
+        fleet.touch_attempt(follower)
     return follower
 
 

@@ -3,6 +3,9 @@
 Whatever arrives while a commit runs forms the next batch, so the slower the disk, the larger the batch. Nothing
 leaves before it is durable. If a step or a commit fails, the loop stops and so does the hub: what the ledger has is
 the truth that it starts from again.
+
+Where workers have reported more than one batch takes, the next is stepped while the last is written: else this loop and
+its disk would wait for each other. It is not written before, and its effects are not told before those of the last.
 """
 
 import asyncio
@@ -11,10 +14,19 @@ import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ostler.core.effects import Answer, Effect, Refuse, Reply
-from ostler.core.events import Event, HubWasAway, JobsSubmitted, PruneRequested, TimePassed
+from ostler.core.events import (
+    Event,
+    HubWasAway,
+    JobsSubmitted,
+    PruneRequested,
+    TaskAccepted,
+    TaskEnded,
+    TimePassed,
+    WorkerBeat,
+)
 from ostler.core.fleet import Fleet
 from ostler.core.persist import take_changes
 from ostler.core.placing.place import settle, settled
@@ -55,6 +67,21 @@ def _is_pruning(event: Event) -> bool:
     return isinstance(event, PruneRequested)
 
 
+def _are_reports(batch: list[Event]) -> bool:
+    """Whether workers alone have spoken: nobody waits for an answer, and of history no more is asked than whose a job
+    is, which was written when it came."""
+    return all(isinstance(event, TaskEnded | TaskAccepted | WorkerBeat) for event in batch)
+
+
+class _Decided(NamedTuple):
+    """A batch on its way to the disk."""
+
+    changes: Changes
+    effects: list[Effect]
+    written: "asyncio.Future[float] | None"
+    """How long that took; None: there was nothing to write."""
+
+
 class Loop:
     def __init__(self, fleet: Fleet, ledger: Ledger, perform: Perform, clock: Clock) -> None:
         self.fleet = fleet
@@ -85,6 +112,9 @@ class Loop:
         self.audit.wake = self._wake.set
         self._committed = asyncio.Event()
         self._committed.set()
+        self._unwritten: _Decided | None = None
+        """The last batch, where the next is stepped meanwhile."""
+        self._lookers = 0
         self.batches = 0
         self.events = 0
         self.commit_s = 0.0
@@ -137,16 +167,29 @@ class Loop:
     async def look(self, query: Callable[[Fleet, float], T]) -> T:
         """The present, from memory; never a state that is not durable yet."""
         await self.confirm()
-        while not self._committed.is_set():  # the next batch may have begun before this is reached
-            await self._committed.wait()
+        self._lookers += 1
+        try:
+            while not self._committed.is_set():  # the next batch may have begun before this is reached
+                await self._committed.wait()
+        finally:
+            self._lookers -= 1
         if self._failed:
             raise LedgerError("the hub has stopped; ask again")
         return query(self.fleet, self._clock.monotonic())
 
     async def commit(self, changes: Changes) -> None:
         """Rows that no decision depends on (tokens), through the same writer."""
+        await self._write(changes)
+
+    def _write(self, changes: Changes) -> "asyncio.Future[float]":
+        """By the writer, after all that it was given before; in how many seconds."""
         self.audit.accompany(changes)
-        await self._writer.do(lambda: self.audit.write(self.ledger, changes))
+        return self._writer.do(lambda: self._written_in_s(changes))
+
+    def _written_in_s(self, changes: Changes) -> float:
+        begun = time.perf_counter()
+        self.audit.write(self.ledger, changes)
+        return time.perf_counter() - begun
 
     async def start(self) -> None:
         """Write down what a restart found out, before anybody asks."""
@@ -165,6 +208,7 @@ class Loop:
                     self._stepped -= 1  # nobody has posted it: it must not count for what somebody has
                 last_turn = self._clock.monotonic()
                 await self._turn()
+            await self._tell_last()
             await self._say_last()
         except BaseException:
             self._failed = True
@@ -203,6 +247,9 @@ class Loop:
 
     async def _turn(self) -> None:
         batch = self._take()
+        are_reports = _are_reports(batch)
+        if not are_reports:
+            await self._tell_last()
         await self._look_up(batch)
         now = self._clock.monotonic()
         self.fleet.epoch = self._clock.wall() - now
@@ -224,12 +271,22 @@ class Loop:
             self._each_s += PACE_WEIGHS * ((stepped - begun) / len(batch) - self._each_s)
         self.batches += 1
         self.events += len(batch)
-        if changes:
-            await self.commit(changes)
-            took_s = time.perf_counter() - stepped
+        await self._tell_last()
+        self._unwritten = _Decided(changes, effects, self._write(changes) if changes else None)
+        if not (are_reports and len(self._inbox) >= LEAST_TAKEN) or self._lookers or self._stopping:
+            await self._tell_last()
+            self._committed.set()
+
+    async def _tell_last(self) -> None:
+        """What was decided last is durable, and done, when this returns."""
+        decided, self._unwritten = self._unwritten, None
+        if decided is None:
+            return
+        changes, effects, written = decided
+        if written is not None:
+            took_s = await written
             self.commit_s += took_s
             self._commit_s += PACE_WEIGHS * (took_s - self._commit_s)
-        self._committed.set()
         await self.confirm()
         await self._perform(changes, effects)
         for effect in effects:
