@@ -30,8 +30,9 @@ WITH_PATH = {"PATH": PATH}
 class Line:
     """Calls, each of which comes after the one before it; what ran is written down by those that ran."""
 
-    def __init__(self, calls: Calls, folder: Path) -> None:
+    def __init__(self, calls: Calls, folder: Path, *, in_rooms: bool) -> None:
         self.calls = calls
+        self._in_rooms = in_rooms
         self.names: list[str] = []
         self.diary = folder / "diary"
         self._journal = folder / "state" / "journal"
@@ -43,7 +44,8 @@ class Line:
         name = f"{ME}-line-{self._count}"
         payload = self.diary.with_name(f"{name}.pkl")
         payload.write_bytes(cloudpickle.dumps(("call", fn, (str(self.diary), *args), {})))
-        await self.calls.start_payload(name, {}, str(payload), 0, {}, after=self.names[-1:])
+        after, in_room = self.names[-1:], self._in_rooms and bool(self.names)
+        await self.calls.start_payload(name, {}, str(payload), 0, {}, after=after, anywhere=in_room)
         self.names.append(name)
         return name
 
@@ -111,9 +113,9 @@ def stand_still(diary: str, word: str, begun: str, release: str) -> int:
     return os.getpid()
 
 
-@pytest.fixture
-async def line(runtime: ProcessRuntime, ends: Ends, tmp_path: Path) -> Line:
-    line = Line(Calls(runtime, ends), tmp_path)
+@pytest.fixture(params=["in folders of their own", "in one room"])
+async def line(runtime: ProcessRuntime, ends: Ends, tmp_path: Path, request: pytest.FixtureRequest) -> Line:
+    line = Line(Calls(runtime, ends), tmp_path, in_rooms=request.param == "in one room")
     await line.is_warm()
     return line
 

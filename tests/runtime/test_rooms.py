@@ -27,7 +27,9 @@ def run(folders: Folders, attempt: str, leaves: str = "") -> str:
     folders.reserve(attempt)
     assert folders.make(attempt)
     folder = folders.path(attempt)
-    Path(folder, "log").write_text(leaves)
+    log = Path(folder, "log")
+    log.touch(0o600)
+    log.write_text(leaves)
     return folder
 
 
@@ -100,12 +102,14 @@ def test_half_a_room_is_given_to_nobody(tmp_path: Path, monkeypatch: pytest.Monk
         mkdir(path, mode)
 
     folders.reserve("a")
+    folders.share("b", "a")
     monkeypatch.setattr(os, "mkdir", full)
     with pytest.raises(OSError, match="No space"):
         folders.make("a")
     folders.leave("a")
+    folders.leave("b")
     monkeypatch.undo()
-    assert sorted(os.listdir(run(folders, "b"))) == ["log", "out", "work"]
+    assert sorted(os.listdir(run(folders, "c"))) == ["log", "out", "work"]
 
 
 def test_a_room_that_somebody_removed_is_made_anew(tmp_path: Path) -> None:
@@ -154,6 +158,69 @@ def test_who_leaves_leaves_no_rooms(tmp_path: Path) -> None:
     folders.release("a", as_new=True)
     folders.close()
     assert rooms(tmp_path) == []
+
+
+# One for several
+
+
+def test_of_several_in_one_room_each_is_out_with_its_end_and_the_last_when_somebody_has_looked(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    first = run(folders, "a")
+    for name, host in (("b", "a"), ("c", "b")):
+        assert folders.share(name, host) == os.path.basename(first)
+        assert folders.make(name) and folders.path(name) == first
+    for name in ("a", "b", "c"):
+        folders.enter(name)
+        assert folders.whose(os.path.basename(first)) == name
+        assert folders.vacate(name) is (name != "c")
+        folders.release(name, as_new=True)
+    assert run(folders, "d") == first
+    assert [first] == [str(tmp_path / name) for name in os.listdir(tmp_path)]
+
+
+def test_a_room_for_several_is_made_for_the_first_of_them(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    folders.reserve("a")
+    folders.share("b", "a")
+    assert folders.make("a")
+    assert sorted(os.listdir(folders.path("b"))) == ["out", "work"]
+
+
+def test_a_room_is_free_when_the_last_of_those_that_have_not_begun_has_left_it(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    first = run(folders, "a")
+    folders.share("b", "a")
+    folders.leave("b")
+    assert run(folders, "c") != first
+    folders.leave("a")
+    assert run(folders, "d") == first
+
+
+def test_a_room_of_which_it_is_only_said_that_it_is_as_it_was_is_looked_at_before_another_gets_it(
+    tmp_path: Path,
+) -> None:
+    folders = Folders(str(tmp_path))
+    for leaves, is_kept in (("", True), ("hello", False)):
+        room = run(folders, f"a{leaves}", leaves)
+        folders.share(f"b{leaves}", f"a{leaves}")
+        assert folders.vacate(f"a{leaves}")
+        folders.leave(f"b{leaves}")
+        assert (run(folders, f"c{leaves}") == room) is is_kept
+        folders.release(f"c{leaves}", as_new=True)
+
+
+def test_whoever_has_left_something_takes_the_room_along_from_all_others(tmp_path: Path) -> None:
+    """Who was in there with it when their interpreter was killed, or had to be."""
+    folders = Folders(str(tmp_path))
+    room = run(folders, "a", "hello")
+    folders.share("b", "a")
+    folders.name("a")
+    assert folders.path("b") == str(tmp_path / "b")
+    assert not folders.is_as_new("b", 0.0)
+    folders.release("b", as_new=False)
+    folders.release("a", as_new=False)
+    assert run(folders, "c") != room
+    assert (tmp_path / "a" / "log").read_text() == "hello"
 
 
 # With a supervisor
@@ -245,6 +312,36 @@ async def test_calls_ahead_leave_what_they_leave_under_their_own_names(line: Cal
             assert calls.log(name) == f"printed {n}\n"
         if n % 10 == 5:
             assert (folder / "out" / "file").read_text() == str(n)
+
+
+async def test_calls_ahead_that_leave_nothing_have_one_room(line: Callable[..., Any]) -> None:
+    def where(n: int) -> tuple[str, str]:
+        return os.getcwd(), os.environ["OSTLER_OUT"]
+
+    calls, names = await line(where, 60)
+    places = [calls.opened(name)[1] for name in names]
+    assert len(set(places)) < len(places) / 2
+    assert all(os.path.dirname(work) == os.path.dirname(out) for work, out in places)
+    assert not any(calls.runtime.folder(name).exists() for name in names[1:])
+
+
+async def test_what_one_call_does_to_its_folder_is_not_seen_by_the_next(line: Callable[..., Any]) -> None:
+    def look(n: int) -> list[str]:
+        found = sorted(os.listdir("..")) + os.listdir(".") + os.listdir(os.environ["OSTLER_OUT"])
+        if n == 20:
+            Path("file").touch()
+        if n == 30:
+            os.chdir("/")
+        if n == 40:
+            os.dup2(os.open("/dev/null", os.O_WRONLY), 1)
+        if n in (35, 45):
+            print(n)
+        return found
+
+    calls, names = await line(look, 60)
+    assert {tuple(calls.opened(name)[1]) for name in names} == {("log", "out", "work")}
+    assert [calls.log(names[n]) for n in (35, 45)] == ["35\n", "45\n"]
+    assert (calls.runtime.folder(names[20]) / "work" / "file").exists()
 
 
 async def test_what_an_attempt_leaves_running_in_its_room_is_its_own(

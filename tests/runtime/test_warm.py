@@ -5,6 +5,7 @@ import base64
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -419,3 +420,10 @@ async def test_a_call_outlives_the_worker_that_ordered_it(tmp_path: Path) -> Non
     assert (await ends.of(attempt)).exit_code == 0
     assert Calls(second, ends).opened(attempt) == ("value", "go\n")
     await second.close(stop_tasks=True)
+
+
+def test_a_variable_with_letters_that_the_locale_does_not_know_is_sent_as_it_is() -> None:
+    script = "from ostler.runtime.warm import _encoded; print(ascii(_encoded('A=l\\xe4uft')))"
+    env = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    told = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert told.stdout == "b'A=l\\xc3\\xa4uft'\n"

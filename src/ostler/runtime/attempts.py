@@ -62,7 +62,8 @@ class Folders:
 
     Nor does a short one need a name: to rename a folder for each waits for the disk, and whoever commits next waits for
     the renames. It runs in a room, which is a spare folder under a name of its own. When it turns out not to be short,
-    its own name leads there, too, and at its end the room becomes its folder if it has left something there.
+    its own name leads there, too, and at its end the room becomes its folder if it has left something there. Calls of
+    one interpreter, one after the other, have one room for as long as none of them leaves anything there.
     """
 
     def __init__(self, root: str, owner: str = "") -> None:
@@ -72,8 +73,14 @@ class Folders:
         self._names = (f"{self._mark}{time.time_ns():x}-{number}" for number in itertools.count(1))
         """What a journal says of a room of long ago is not to be taken for one of now."""
         self._rooms: dict[str, str] = {}
+        self._tenants: dict[str, set[str]] = {}
+        """The same the other way round. Of several, one after the other is in it, and leaves it as it was."""
         self._whose: dict[str, str] = {}
-        """The same the other way round."""
+        """Whose turn it is in each."""
+        self._made: set[str] = set()
+        """Those of them that are there."""
+        self._used: set[str] = set()
+        """Those of them in which somebody has been of whom it is only said that he left nothing."""
         self._shown: set[str] = set()
         """Those of them to whose rooms their own names lead."""
         self._links: dict[str, str] = {}
@@ -95,9 +102,35 @@ class Folders:
         """The name of the room that `make` makes for it, or completes: it is written down in between."""
         owner = self._owners[attempt] = user or self._own
         free = self._free.get(owner)
-        room = self._rooms[attempt] = free.pop() if free else next(self._names)
+        room = free.pop() if free else next(self._names)
+        self._move_in(attempt, room)
         self._whose[room] = attempt
         return room
+
+    def share(self, attempt: str, host: str) -> str:
+        """The name of the room that it has together with this one, and whoever else is in there before it."""
+        room = self._rooms[host]
+        self._owners[attempt] = self._owners[host]
+        self._move_in(attempt, room)
+        return room
+
+    def is_shared(self, attempt: str) -> bool:
+        return len(self._tenants.get(self._rooms.get(attempt, ""), ())) > 1
+
+    def enter(self, attempt: str) -> None:
+        """Its turn has come, in a room that others had before it."""
+        if (room := self._rooms.get(attempt)) is not None:
+            self._whose[room] = attempt
+
+    def vacate(self, attempt: str) -> bool:
+        """It is over, and is said to have left nothing. Whether it is out: whoever has its room for himself stays until
+        somebody has looked."""
+        if not self.is_shared(attempt):
+            return False
+        self._used.add(self._rooms[attempt])
+        self._move_out(attempt)
+        self._owners.pop(attempt)
+        return True
 
     def has_room(self, attempt: str) -> bool:
         return attempt in self._rooms
@@ -108,8 +141,15 @@ class Folders:
 
     def leave(self, attempt: str) -> None:
         """It has not begun, and its room is as it was."""
-        if (room := self._move_out(attempt)) is not None:
-            self._free.setdefault(self._owners.pop(attempt), []).append(room)
+        if self.has_room(attempt):
+            was_used = self._rooms[attempt] in self._used
+            room, owner = self._move_out(attempt), self._owners.pop(attempt)
+            if room is None:
+                return
+            if was_used and not self.is_as_new(room, 0.0):
+                self._put_aside([room])
+            else:
+                self._free.setdefault(owner, []).append(room)
 
     def show(self, attempt: str) -> None:
         """It is not so short: whoever looks for it by its name finds it."""
@@ -126,7 +166,8 @@ class Folders:
         if room is not None:
             self._hide(attempt)
             self._rename(room, attempt)
-            self._move_out(attempt)
+            for other in list(self._tenants[room]):
+                self._move_out(other)  # none of them is in there any more, and there is no more such room
             self._links[attempt] = room
             os.symlink(attempt, f"{self._root}/{room}")
 
@@ -151,10 +192,24 @@ class Folders:
         """One of ours, whether it still is or was long ago."""
         return name.startswith(self._mark)
 
+    def _move_in(self, attempt: str, room: str) -> None:
+        self._rooms[attempt] = room
+        self._tenants.setdefault(room, set()).add(attempt)
+
     def _move_out(self, attempt: str) -> str | None:
+        """Its room, if that is nobody's now."""
         self._hide(attempt)
         room = self._rooms.pop(attempt, None)
-        self._whose.pop(room or "", None)
+        if room is None:
+            return None
+        tenants = self._tenants[room]
+        tenants.discard(attempt)
+        if tenants:
+            return None
+        del self._tenants[room]
+        self._made.discard(room)
+        self._used.discard(room)
+        self._whose.pop(room, None)
         return room
 
     def _hide(self, attempt: str) -> None:
@@ -185,14 +240,18 @@ class Folders:
         in a room only the journal knows."""
         if attempt not in self._rooms:
             return self._make(self.path(attempt), attempt, user)
-        if not os.access(f"{self.path(attempt)}/{WORK}", os.F_OK):
+        room = self._rooms[attempt]
+        if room not in self._made and not os.access(f"{self._root}/{room}/{WORK}", os.F_OK):
             try:
-                self._make(self.path(attempt), attempt, user)
+                self._make(f"{self._root}/{room}", attempt, user)
             except OSError:
-                del self._whose[self._rooms[attempt]]  # nobody is to take half a room for a whole one
-                self._rooms[attempt] = room = next(self._names)
-                self._whose[room] = attempt
+                another = next(self._names)  # nobody is to take half a room for a whole one
+                for tenant in list(self._tenants[room]):
+                    self._move_out(tenant)
+                    self._move_in(tenant, another)
+                self._whose[another] = attempt
                 raise
+        self._made.add(room)
         return True
 
     def _make(self, folder: str, attempt: str, user: Identity | None) -> bool:
@@ -236,6 +295,11 @@ class Folders:
     def release(self, attempt: str, *, as_new: bool) -> None:
         """The attempt has been forgotten. Its log stays, unless it printed nothing and left nothing."""
         owner, room = self._owners.pop(attempt, None), self._rooms.get(attempt)
+        if owner is None and as_new:
+            return  # it has been out of its room since it ended
+        if self.is_shared(attempt):
+            self._move_out(attempt)
+            return
         if (link := self._links.pop(attempt, None)) is not None:
             with contextlib.suppress(OSError):
                 os.unlink(f"{self._root}/{link}")

@@ -36,18 +36,31 @@ class Journal:
         self._rewrite()
 
     def starting(
-        self, attempt: str, task_id: str, at: float, *, checkpoint: str = "", room: str = "", flush: bool = True
+        self,
+        attempt: str,
+        task_id: str,
+        at: float,
+        *,
+        checkpoint: str = "",
+        room: str = "",
+        pid: int = 0,
+        ticks: int = 0,
+        flush: bool = True,
     ) -> None:
         """On the disk when this returns: the process comes next. Without `flush` the caller sees to that.
 
         `checkpoint` is where it keeps what its next attempt is to find: whoever takes the attempt back asks for it.
-        `room` is the name of the folder in which it runs, where that is not its own.
+        `room` is the name of the folder in which it runs, where that is not its own. `pid` and `ticks`: if it is there.
         """
         start = {"task_id": task_id, "started_at": at, "boot": self._boot, "checkpoint": checkpoint, "room": room}
+        where = ""
+        if pid:
+            start["pid"], start["ticks"] = pid, ticks
+            where = f',"pid":{pid},"ticks":{ticks}'
         self.starts[attempt] = start
         self._lines.append(
             f'{{"start":"{attempt}","task_id":{quote(task_id)},"started_at":{at!r},"boot":{self._quoted_boot},'
-            f'"checkpoint":{quote(checkpoint)},"room":"{room}"}}'
+            f'"checkpoint":{quote(checkpoint)},"room":"{room}"{where}}}'
         )
         if flush:
             self.flush()
@@ -123,9 +136,10 @@ class Journal:
 
     def _end(self, attempt: str, end: dict[str, Any]) -> None:
         start = self.starts.pop(attempt, {})
-        for name in ("checkpoint", "room"):
-            if value := start.get(name):
-                end[name] = value
+        if checkpoint := start.get("checkpoint"):
+            end["checkpoint"] = checkpoint
+        if (room := start.get("room")) and not end.get("left_nothing"):
+            end["room"] = room
         self.ends[attempt] = end
 
     def _rewrite(self) -> None:

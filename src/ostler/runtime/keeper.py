@@ -417,6 +417,8 @@ class Keeper(Lending):
             "ran_s": self._ran_s(attempt),
             "peak_memory_mib": self._peaks.take(attempt.id),
         }
+        if attempt.left_nothing:
+            end["left_nothing"] = True
         self._live.pop(attempt.id, None)
         self._closing.pop(attempt.id, None)
         self._inherited.discard(attempt.id)

@@ -58,6 +58,7 @@ class Attempt:
         "id",
         "kill_at",
         "lease_s",
+        "left_nothing",
         "made_at",
         "order",
         "pause_s",
@@ -98,6 +99,8 @@ class Attempt:
         self.error = ""
         self.stopped = ""
         self.result = ""
+        self.left_nothing = False
+        """As its interpreter has told, and another has its room by now. False: nobody has looked yet."""
         self.ran_s: float | None = None
         """As its interpreter has told."""
 
@@ -168,14 +171,15 @@ class Lending:
                     env[name] = f"{folder}/{file}"
         return folder
 
-    def _starting(self, attempt: Attempt, *, flush: bool = True) -> None:
-        order = attempt.order
-        # Where the journal cannot be written, nobody would know afterwards whose room it was.
-        may_have_room = order.get("anywhere") and self._journal.is_whole
-        room = self._folders.reserve(attempt.id, attempt.user) if may_have_room else ""
+    def _starting(self, attempt: Attempt) -> None:
+        room = self._folders.reserve(attempt.id, attempt.user) if self._may_have_room(attempt) else ""
         self._journal.starting(
-            attempt.id, attempt.task_id, attempt.started_at, checkpoint=checkpoint_of(order), room=room, flush=flush
+            attempt.id, attempt.task_id, attempt.started_at, checkpoint=checkpoint_of(attempt.order), room=room
         )
+
+    def _may_have_room(self, attempt: Attempt) -> bool:
+        # Where the journal cannot be written, nobody would know afterwards whose room it was.
+        return bool(attempt.order.get("anywhere")) and self._journal.is_whole
 
     def _lend(self, attempt: Attempt, order: dict[str, Any], folder: str, now: float) -> None:
         """Give the order to an interpreter of its kind: an idle one, or else a new one."""
@@ -186,7 +190,7 @@ class Lending:
             self._journal.started(attempt.id, interpreter.pid, interpreter.ticks)
             self._journal.flush()
             self._tree.lend(interpreter.name, attempt.id, interpreter.pid, self._table.clock())
-            taken = self._pool.lend(interpreter, order, f"{folder}/{LOG}", f"{folder}/{WORK}")
+            taken = self._pool.lend(interpreter, order, folder, self._folders.has_room(attempt.id))
             if not taken:
                 self._tree.hand(interpreter.pid, interpreter.name)
                 self._pool.dismiss(interpreter, now)
@@ -216,16 +220,15 @@ class Lending:
 
     def _fill(self, interpreter: Interpreter, depth: int) -> None:
         found: list[Attempt] = []
-        last = interpreter.ahead[-1] if interpreter.ahead else interpreter.attempt
+        last = self._ahead[interpreter.ahead[-1]][1] if interpreter.ahead else self._live[interpreter.attempt]
         while len(interpreter.ahead) + len(found) < depth:
-            order = self._waiting.follower(last)
+            order = self._waiting.follower(last.id)
             if order is None or order.get("warm") != interpreter.key or order.get("lease_s", 0) > 0:
                 break
             attempt = made_of(order)
-            last = attempt.id
-            self._starting(attempt, flush=False)
-            self._journal.started(last, interpreter.pid, interpreter.ticks)
+            self._starting_behind(last, attempt, interpreter)
             found.append(attempt)
+            last = attempt
         if found:
             # Before their folders are made: one that is there, and that no journal knows of, is taken for used.
             self._journal.flush()
@@ -236,6 +239,25 @@ class Lending:
                     self._journal.dropped(other.id)
                 break
 
+    def _starting_behind(self, last: Attempt, attempt: Attempt, interpreter: Interpreter) -> None:
+        room = ""
+        if self._may_have_room(attempt):
+            if interpreter.shares and self._folders.has_room(last.id):
+                room = self._folders.share(attempt.id, last.id)
+                attempt.made_at = last.made_at  # what any of them has left there is from after that
+            else:
+                room = self._folders.reserve(attempt.id, attempt.user)
+        self._journal.starting(
+            attempt.id,
+            attempt.task_id,
+            attempt.started_at,
+            checkpoint=checkpoint_of(attempt.order),
+            room=room,
+            pid=interpreter.pid,
+            ticks=interpreter.ticks,
+            flush=False,
+        )
+
     def _send_ahead(self, interpreter: Interpreter, attempt: Attempt) -> bool:
         """What is wrong with it is told when its turn has come."""
         try:
@@ -244,7 +266,7 @@ class Lending:
             return False
         if not folder:
             return False
-        if not self._pool.send(interpreter, attempt.order, f"{folder}/{LOG}", f"{folder}/{WORK}"):
+        if not self._pool.send(interpreter, attempt.order, folder, self._folders.has_room(attempt.id)):
             interpreter.most_ahead = len(interpreter.ahead)  # its channel is full
             self._not_begun([attempt.id])
             return False
@@ -297,8 +319,9 @@ class Lending:
         self._peaks.take(attempt.id)
         self._pool.over(attempt.id)
         self._pool.put_back(interpreter, now)
-        with contextlib.suppress(OSError):
-            os.unlink(f"{self._folders.path(attempt.id)}/{LOG}")  # it may have said something when it was started
+        if not self._folders.is_shared(attempt.id):  # else the log is that of one which was begun there
+            with contextlib.suppress(OSError):
+                os.unlink(f"{self._folders.path(attempt.id)}/{LOG}")  # it may have said something when it was started
         self._not_begun([attempt.id])
         self._waiting.add(attempt.order, set())
 
@@ -332,7 +355,7 @@ class Lending:
                 self._dismiss(interpreter)  # it has been sent SIGTERM, or is about to be killed: no use any more
                 return
             # One with more to do has begun with that, unless it says that there may be something to see.
-            is_at_rest = answer.had_children or (is_last and not interpreter.ahead)
+            is_at_rest = answer.waits or (is_last and not interpreter.ahead)
             if is_at_rest and not self._left_nothing(interpreter, attempt):
                 self._tree.hand(interpreter.pid, attempt.id)
                 self._dismiss(interpreter)
@@ -343,11 +366,13 @@ class Lending:
     def _go_on(self, interpreter: Interpreter, attempt: Attempt, answer: Answer, now: float) -> None:
         """This one is over. The next has begun by now, if there is one."""
         self._tree.hand(interpreter.pid, interpreter.name)
-        if answer.had_children:
+        if answer.waits:
+            interpreter.shares = False
             self._pool.take_back(interpreter)
             self._not_begun(list(interpreter.ahead))
             interpreter.ahead.clear()
             self._pool.let_go_on(interpreter)
+        attempt.left_nothing = answer.left_nothing and self._folders.vacate(attempt.id)
         self._finish(attempt)
         if not interpreter.ahead:
             self._pool.put_back(interpreter, now)
@@ -356,6 +381,7 @@ class Lending:
         name = interpreter.ahead.popleft()
         _, following = self._ahead.pop(name)
         following.started_at, following.began = time.time(), now
+        self._folders.enter(name)
         self._tree.lend(interpreter.name, name, interpreter.pid, self._table.clock())
         self._pool.belongs_to(interpreter, name)
         self._set_going(following, self._waiting.take(name), now)

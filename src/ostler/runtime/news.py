@@ -37,7 +37,8 @@ class News:
             f'"error":{quote(end["error"])},"stopped":{quote(end["stopped"])},'
             f'"started_at":{end["started_at"]!r},"finished_at":{end["finished_at"]!r},'
             f'"ran_s":{end.get("ran_s", 0.0):.6f},"peak_memory_mib":{end.get("peak_memory_mib", 0)}'
-            + (f',"result":"{end["result"]}"}}' if end.get("result") else "}")
+            + (f',"result":"{end["result"]}"' if end.get("result") else "")
+            + (',"left_nothing":true}' if end.get("left_nothing") else "}")
         )
         self._journal.ended(name, end, text)
         self._untold.append((end, text, made_at))
@@ -58,10 +59,12 @@ class News:
 
     def _with_what_it_left(self, end: dict[str, Any], text: str, made_at: Moment | None) -> str:
         """Looked at now and not at once: those that waited for this end have begun by now."""
-        if "left_nothing" not in end:
-            since = made_at.by_the_files() if made_at is not None else 0.0
-            end["left_nothing"] = since > 0 and self._folders.is_as_new(end["attempt"], since)
-            if not end["left_nothing"]:
-                with contextlib.suppress(OSError):
-                    self._folders.name(end["attempt"])
-        return f'{text[:-1]},"left_nothing":true}}' if end["left_nothing"] else text
+        if "left_nothing" in end:
+            return text
+        since = made_at.by_the_files() if made_at is not None else 0.0
+        end["left_nothing"] = since > 0 and self._folders.is_as_new(end["attempt"], since)
+        if end["left_nothing"]:
+            return f'{text[:-1]},"left_nothing":true}}'
+        with contextlib.suppress(OSError):
+            self._folders.name(end["attempt"])
+        return text

@@ -5,8 +5,8 @@ attempt's main process: stopping, deadlines and leases kill it like any other. I
 in the journal, so a supervisor that follows a killed one finds it. Nobody else holds our end of its channel: when this
 process dies, an idle one reads the end of it and leaves.
 
-An order is a packet of JSON; the answer is one, too: the exit code, how long it took and, perhaps, the result in
-base64. One that dies, or does not answer but exits, ends its attempt as any process does.
+An order is a packet, and so is the answer: the exit code, how long it took and, perhaps, the result in base64. One that
+dies, or does not answer but exits, ends its attempt as any process does.
 
 Short calls that come one behind the other are given to it ahead (`lending.py`). They lie in its channel, and whoever
 takes a packet out has it: the interpreter, which then begins that call, or we, by our own hold on its end.
@@ -23,7 +23,6 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from ostler.runtime.frames import quote, unpack
 from ostler.runtime.identity import wanted_by
 from ostler.runtime.processes import ProcessTable
 from ostler.runtime.spawn import spawn
@@ -52,10 +51,13 @@ PER_ATTEMPT = frozenset(
 )
 """Variables that come with each order. All the others are the interpreter's for life, and part of its key."""
 
-_QUOTED = tuple((name, quote(name)) for name in sorted(PER_ATTEMPT))
+_NAMES = sorted(PER_ATTEMPT)
 _CHANNEL = 3
 _MAX_PACKET_BYTES = 128 * 1024
 _GO_ON = b"go on"
+_SHARED = "shared"
+_SIGNS = {b"0": (False, False), b"1": (True, False), b"2": (False, True)}
+"""What an answer says of whether it waits, and of whether the call has left nothing."""
 _PACE = 0.5
 """How much the last call counts for what the next one is expected to take."""
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
@@ -65,8 +67,11 @@ class Answer(NamedTuple):
     exit_code: int
     ran_s: float
     result: str
-    had_children: bool
-    """Then it runs nothing more before it is told to: somebody has to see first what has become of them."""
+    waits: bool
+    """It runs nothing more before it is told to: there may be something of this call that somebody has to see first,
+    its children, or what it has left in a room that others have, too."""
+    left_nothing: bool
+    """In its room, where others have that, too."""
 
 
 class Interpreter:
@@ -85,6 +90,8 @@ class Interpreter:
         self.ahead: deque[str] = deque()
         """Whom it is lent to next: their orders are in its channel."""
         self.most_ahead = MOST_AHEAD
+        self.shares = True
+        """Whether those ahead may have one room: until one of its calls leaves something in there, or has children."""
         self.is_heard = True
         """Whether its next answer wakes us."""
         self.pace_s: float | None = None
@@ -150,9 +157,9 @@ class Pool:
                 return self._idle.pop(place)
         return None
 
-    def lend(self, interpreter: Interpreter, order: dict[str, Any], log: str, work: str) -> bool:
+    def lend(self, interpreter: Interpreter, order: dict[str, Any], folder: str, is_room: bool) -> bool:
         """Give it the order; False if it cannot take it, being gone."""
-        taken = self.send(interpreter, order, log, work)
+        taken = self.send(interpreter, order, folder, is_room)
         if taken:
             self.belongs_to(interpreter, order["attempt"])
         return taken
@@ -162,11 +169,11 @@ class Pool:
         self._lent[attempt] = interpreter
         self._busiest = max(self._busiest, len(self._lent))
 
-    def send(self, interpreter: Interpreter, order: dict[str, Any], log: str, work: str) -> bool:
+    def send(self, interpreter: Interpreter, order: dict[str, Any], folder: str, is_room: bool) -> bool:
         env = order["env"]
-        given = ",".join([f"{quoted}:{quote(env[key])}" for key, quoted in _QUOTED if key in env])
-        who = quote(order["attempt"])
-        packet = f'{{"attempt":{who},"env":{{{given}}},"log":{quote(log)},"work":{quote(work)}}}\n'.encode()
+        shared = _SHARED if is_room and interpreter.shares else ""
+        given = [f"{name}={env[name]}" for name in _NAMES if name in env]
+        packet = _encoded("\0".join([order["attempt"], shared, folder, *given]))
         try:
             return interpreter.channel.send(packet) == len(packet)
         except OSError:
@@ -181,7 +188,7 @@ class Pool:
         if _GO_ON in packets:
             packets.remove(_GO_ON)
             self.let_go_on(interpreter)
-        return {unpack(packet)["attempt"] for packet in packets}
+        return {packet.partition(b"\0")[0].decode() for packet in packets}
 
     def let_go_on(self, interpreter: Interpreter) -> None:
         with contextlib.suppress(OSError):
@@ -290,6 +297,13 @@ class Pool:
             _kill(pid)
 
 
+def _encoded(text: str) -> bytes:
+    try:
+        return os.fsencode(text)
+    except UnicodeEncodeError:  # the locale knows fewer letters than a variable has
+        return text.encode("utf-8", "surrogateescape")
+
+
 def _kill(pid: int) -> None:
     # Not reaped: no other process can have this pid, and no other group this number.
     with contextlib.suppress(OSError):
@@ -300,9 +314,9 @@ def _understand(text: bytes) -> Answer | None:
     words = text.split(b" ")
     if len(words) != 4:
         return None
-    code, ran_us, had_children, result = words
-    if not (code + ran_us + had_children).isdigit() or max(len(code), len(ran_us), len(had_children)) > 15:
+    code, ran_us, signs, result = words
+    if not (code + ran_us).isdigit() or max(len(code), len(ran_us)) > 15 or signs not in _SIGNS:
         return None
-    if not code or not ran_us or not had_children or int(code) > 255 or result.translate(None, _BASE64):
+    if not code or not ran_us or int(code) > 255 or result.translate(None, _BASE64):
         return None
-    return Answer(int(code), int(ran_us) / 1e6, result.decode("ascii"), int(had_children) > 0)
+    return Answer(int(code), int(ran_us) / 1e6, result.decode("ascii"), *_SIGNS[signs])

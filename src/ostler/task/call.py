@@ -85,7 +85,7 @@ def write(path: str, data: bytes) -> None:
     os.replace(path + ".part", path)
 
 
-def read(path: str) -> Any:
+def read(path: str | bytes) -> Any:
     with open(path, "rb") as file:
         return pickle.load(file)
 
