@@ -14,7 +14,7 @@ from ostler.runtime.identity import Identity, as_owner
 from ostler.worker.outputs import is_empty
 
 SPARE, DRAFTS = ".spare-", "-drafts"
-MAX_SPARE = 512
+MAX_SPARE = 4096
 CLOCK_STEP_NS = 100_000_000
 """A file system's clock may be this much late: of two changes within it, the second may not show."""
 
