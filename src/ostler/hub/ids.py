@@ -13,7 +13,7 @@ CLOCKS_APART_S = 600.0
 
 def new_job_id() -> str:
     """Sortable by time to the millisecond, unguessable in the rest: 10 + 8 characters without look-alikes."""
-    at, rest = int(time.time() * 1000), int.from_bytes(os.urandom(5), "big")
+    at, rest = int(time.time() * 1000), _drawn_40_bits()
     return (
         _PAIRS[at >> 40 & 1023]
         + _PAIRS[at >> 30 & 1023]
@@ -27,6 +27,18 @@ def new_job_id() -> str:
     )
 
 
+_AT_ONCE = 256
+"""The kernel is asked for as many at once as it gives for the price of one."""
+_drawn: list[int] = []
+
+
+def _drawn_40_bits() -> int:
+    if not _drawn:
+        data = os.urandom(5 * _AT_ONCE)
+        _drawn.extend(int.from_bytes(data[first : first + 5], "big") for first in range(0, len(data), 5))
+    return _drawn.pop()
+
+
 def given_here(job_id: str, submitted_at: float) -> bool:
     """Whether it is one of ours: such an id is never chosen by anybody, so that nobody comes back with it."""
     if len(job_id) != 18 or not set(job_id).issubset(_DIGITS):
@@ -37,10 +49,8 @@ def given_here(job_id: str, submitted_at: float) -> bool:
     return abs(made_at / 1000 - submitted_at) < CLOCKS_APART_S
 
 
-_AT_ONCE = 256
 _unused: list[str] = []
-"""Ids of attempts that are to come, the next one last: the kernel is asked for as many at once as it gives for the price
-of one."""
+"""Ids of attempts that are to come, the next one last."""
 
 
 def new_attempt_id() -> str:

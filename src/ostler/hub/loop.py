@@ -44,7 +44,7 @@ from ostler.ledger.base import Ledger
 AWAY_S = 20.0
 """Two heartbeats: a loop that was held up for longer gives amnesty."""
 TICK_S = 1.0
-SPAN_S = 0.002
+SPAN_S = 0.006
 """What a turn takes of a long inbox is stepped in about this time, or in that of a commit where it is longer: so
 whoever acts on the first of it begins while the rest is decided. The slower the disk, the more still goes into one."""
 LEAST_TAKEN = 16
