@@ -119,6 +119,7 @@ def everything(ledger: Ledger) -> dict[str, Any]:
         "specs": ledger.specs(names),
         "tasks": ledger.tasks(task_ids),
         "tasks_of": [ledger.tasks_of(name, after=after, limit=2) for name in names for after in (-1, 0, 1)],
+        "ended_tasks_of": [ledger.ended_tasks_of(name, after=after, limit=2) for name in names for after in (-1, 0, 1)],
         "attempts_of": [ledger.attempts_of(id_) for id_ in task_ids],
         "states": [ledger.list_jobs(states=states) for states in ((), LIVE, TERMINAL, ("pending",), ("nonsense",))],
         "users": [ledger.list_jobs(user=user, states=states) for user in names for states in ((), LIVE)],

@@ -23,6 +23,7 @@ from tests.conformance.ledgers import (
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import (
     AttemptRecord,
+    EndedTask,
     FeedRecord,
     JobProgress,
     JobRecord,
@@ -257,6 +258,17 @@ def test_tasks_of_a_job_come_page_by_page_in_order_of_index(ledger: Ledger) -> N
     assert page(after=2, limit=2) == [9, 10]
     assert page(after=10) == [100]
     assert page(after=100) == page(limit=0) == []
+
+
+def test_of_tasks_that_have_ended_a_page_has_how_they_did_and_no_others(ledger: Ledger) -> None:
+    states = dict.fromkeys(range(6), "running") | {1: "failed", 2: "succeeded", 4: "cancelled"}
+    tasks = [task("job-1", index, f"job-1.{index}", state=state, result=b"7") for index, state in states.items()]
+    ledger.commit(Changes(tasks=[*tasks[::-1], task("job-10", 0, "job-10.0", state="succeeded")]))
+    told = [EndedTask(f"job-1.{index}", index, states[index], None, "", b"7") for index in (1, 2, 4)]
+    assert ledger.ended_tasks_of("job-1") == told
+    assert ledger.ended_tasks_of("job-1", limit=2) == told[:2]
+    assert ledger.ended_tasks_of("job-1", after=1) == told[1:]
+    assert ledger.ended_tasks_of("job-1", after=4) == ledger.ended_tasks_of("job-1", limit=0) == []
 
 
 def test_attempts_of_a_task_come_in_the_order_in_which_they_were_first_written(ledger: Ledger) -> None:

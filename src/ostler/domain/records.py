@@ -115,6 +115,18 @@ class TaskRecord(msgspec.Struct, kw_only=True):
     result: bytes | None = None
 
 
+class EndedTask(msgspec.Struct, frozen=True):
+    """What whoever waits for the values of many tasks reads of each that has ended."""
+
+    id: str
+    index: int
+    state: str
+    exit_code: int | None
+    reason: str
+    result: bytes | None = msgspec.field(name="value")
+    """Where it is small."""
+
+
 class AttemptRecord(msgspec.Struct, kw_only=True):
     """One authorisation to run a task. `held` says that its room on the worker is still taken."""
 

@@ -113,18 +113,6 @@ def task_row_document(task: TaskRecord) -> Document:
     }
 
 
-def ended_task_document(task: TaskRecord) -> Document:
-    """What whoever waits for the values of many reads of each, with its value where that is small."""
-    return {
-        "id": task.id,
-        "index": task.index,
-        "state": task.state,
-        "exit_code": task.exit_code,
-        "reason": task.reason,
-        "value": task.result,
-    }
-
-
 Sight = Callable[[str], bool]
 """Whether somebody may see what belongs to this user."""
 

@@ -54,8 +54,8 @@ _unused: list[str] = []
 
 
 def new_attempt_id() -> str:
-    """About in the order of time, so that the ledger's index of them grows at its end and not everywhere; unguessable in
-    the rest. 8 + 12 hexadecimal digits: milliseconds that begin anew after 49 days, and 48 bits."""
+    """About in the order of time, so that the ledger's index of them grows at its end and not everywhere; unguessable
+    in the rest. 8 + 12 hexadecimal digits: milliseconds that begin anew after 49 days, and 48 bits."""
     if not _unused:
         drawn, at = os.urandom(6 * _AT_ONCE).hex(), f"{int(time.time() * 1000) & 0xFFFFFFFF:08x}"
         _unused.extend(sorted((at + drawn[first : first + 12] for first in range(0, len(drawn), 12)), reverse=True))

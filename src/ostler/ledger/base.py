@@ -12,6 +12,7 @@ from ostler.domain.records import (
     AttemptRecord,
     Changes,
     DepartedRecord,
+    EndedTask,
     FeedRecord,
     JobRecord,
     ManifestRecord,
@@ -93,6 +94,10 @@ class Ledger(Protocol):
 
     def tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[TaskRecord]:
         """Rows with index > after, in order of index."""
+        ...
+
+    def ended_tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[EndedTask]:
+        """The same of those that have ended, and only what tells how."""
         ...
 
     def attempts_of(self, task_id: str) -> list[AttemptRecord]:

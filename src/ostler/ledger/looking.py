@@ -6,6 +6,7 @@ from typing import ClassVar, NamedTuple
 from ostler.domain.audit import AuditRecord
 from ostler.domain.records import (
     AttemptRecord,
+    EndedTask,
     FeedRecord,
     JobRecord,
     ManifestRecord,
@@ -22,6 +23,7 @@ class Statements(NamedTuple):
     specs: str
     tasks: str
     tasks_of: str
+    ended_tasks_of: str
     attempts_of: str
     attempts_ended: str
     worker_lines: str
@@ -48,6 +50,9 @@ class Looking(Ageing):
 
     def tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[TaskRecord]:
         return self._all(rows.TASK.record, self.SAYS.tasks_of, job_id, after, max(limit, 0))
+
+    def ended_tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[EndedTask]:
+        return self._all(rows.ended_task, self.SAYS.ended_tasks_of, job_id, after, max(limit, 0))
 
     def attempts_of(self, task_id: str) -> list[AttemptRecord]:
         return self._all(rows.ATTEMPT.record, self.SAYS.attempts_of, task_id)

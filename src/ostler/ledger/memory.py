@@ -14,6 +14,7 @@ from ostler.domain.records import (
     ArtifactRecord,
     AttemptRecord,
     DepartedRecord,
+    EndedTask,
     FeedRecord,
     JobProgress,
     JobRecord,
@@ -209,6 +210,11 @@ class MemoryLedger:
     def tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[TaskRecord]:
         found = [task for task in self._tasks.values() if task.job_id == job_id and task.index > after]
         return _page(sorted(found, key=lambda task: (task.index, task.id)), limit)
+
+    def ended_tasks_of(self, job_id: str, *, after: int = -1, limit: int = 1000) -> list[EndedTask]:
+        every = self.tasks_of(job_id, after=after, limit=len(self._tasks))
+        ended = [one for one in every if one.state in TERMINAL][: max(limit, 0)]
+        return [EndedTask(one.id, one.index, one.state, one.exit_code, one.reason, one.result) for one in ended]
 
     def attempts_of(self, task_id: str) -> list[AttemptRecord]:
         return [_own(attempt) for attempt in self._attempts.values() if attempt.task_id == task_id]

@@ -15,7 +15,7 @@ from ostler.domain.records import (
     FeedRecord,
     JobRecord,
 )
-from ostler.domain.states import LIVE, STATES
+from ostler.domain.states import LIVE, STATES, TERMINAL
 from ostler.ledger import ageing, rows
 from ostler.ledger import postgres_leading as leading
 from ostler.ledger import postgres_sql as sql
@@ -83,6 +83,10 @@ _JOBS = f"SELECT {sql.JOBS.select()} FROM jobs WHERE id {_one_of('$1')}"
 _SPECS = f"SELECT id, spec FROM jobs WHERE id {_one_of('$1')}"
 _TASKS = f"SELECT {sql.TASKS.select()} FROM tasks WHERE id {_one_of('$1')}"
 _TASKS_OF = f"SELECT {sql.TASKS.select()} FROM tasks WHERE job_id = $1 AND idx > $2 ORDER BY idx, id LIMIT $3"
+_ENDED_TASKS_OF = f"""
+    SELECT {sql.ENDED_TASKS.select()} FROM tasks WHERE job_id = $1 AND idx > $2
+    AND state IN ({", ".join(map(repr, TERMINAL))}) ORDER BY idx, id LIMIT $3
+"""
 _ATTEMPTS_OF = f"SELECT {sql.ATTEMPTS.select()} FROM attempts WHERE task_id = $1 ORDER BY n"
 _ATTEMPTS_ENDED = f"""
     SELECT {sql.ATTEMPTS.select()} FROM attempts WHERE finished_at > $1 AND assigned_at <= $2
@@ -132,6 +136,7 @@ class PostgresLedger(Looking):
         specs=_SPECS,
         tasks=_TASKS,
         tasks_of=_TASKS_OF,
+        ended_tasks_of=_ENDED_TASKS_OF,
         attempts_of=_ATTEMPTS_OF,
         attempts_ended=_ATTEMPTS_ENDED,
         worker_lines=_WORKER_LINES,

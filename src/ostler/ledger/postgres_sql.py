@@ -18,6 +18,7 @@ from ostler.domain.records import (
     AttemptRecord,
     Changes,
     DepartedRecord,
+    EndedTask,
     FeedRecord,
     JobProgress,
     JobRecord,
@@ -195,6 +196,7 @@ JOBS = Table("jobs", JobRecord, rows.JOB)
 TERMS = Table("jobs", JobTerms, rows.TERMS, ("id",))
 PROGRESS = Table("jobs", JobProgress, rows.PROGRESS, ("id",))
 TASKS = Table("tasks", TaskRecord, rows.TASK, ("id",), ("job_id", "idx"))
+ENDED_TASKS = Table("tasks", EndedTask, rows.ENDED_TASK, ("id",))
 ATTEMPTS = Table("attempts", AttemptRecord, rows.ATTEMPT, ("attempt",), ("task_id", "job_id"))
 WORKERS = Table("workers", WorkerRecord, rows.WORKER, ("id",))
 FEED = Table("feed", FeedRecord, rows.FEED, ("seq",))

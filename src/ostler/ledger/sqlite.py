@@ -76,6 +76,9 @@ _JOBS = f"{_select(rows.JOB, 'jobs')} WHERE id {ANY_OF}"
 _SPECS = f"SELECT id, spec FROM jobs WHERE id {ANY_OF}"
 _TASKS = f"{_select(rows.TASK, 'tasks')} WHERE id {ANY_OF}"
 _TASKS_OF = f"{_select(rows.TASK, 'tasks')} WHERE job_id = ? AND idx > ? ORDER BY idx, id LIMIT ?"
+_ENDED_TASKS_OF = f"""
+    {_select(rows.ENDED_TASK, "tasks")} WHERE job_id = ? AND idx > ? AND {_one_of(TERMINAL)} ORDER BY idx, id LIMIT ?
+"""
 _ATTEMPTS_OF = f"{_select(rows.ATTEMPT, 'attempts')} WHERE task_id = ? ORDER BY n"
 _ATTEMPTS_ENDED = f"""
     {_select(rows.ATTEMPT, "attempts")} WHERE finished_at > ? AND assigned_at <= ?
@@ -128,6 +131,7 @@ class SqliteLedger(Looking):
         specs=_SPECS,
         tasks=_TASKS,
         tasks_of=_TASKS_OF,
+        ended_tasks_of=_ENDED_TASKS_OF,
         attempts_of=_ATTEMPTS_OF,
         attempts_ended=_ATTEMPTS_ENDED,
         worker_lines=_WORKER_LINES,

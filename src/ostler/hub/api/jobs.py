@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -15,14 +15,14 @@ from ostler.core.fleet import Fleet
 from ostler.domain import states
 from ostler.domain.errors import BadInput, Hidden, NotAllowed, NotFound, Unreadable
 from ostler.domain.job import MANIFEST_USER, MAX_RUNTIME_HOURS, MAX_SPEC_BYTES, JobSpec, decode_spec
-from ostler.domain.records import DepartedRecord, JobRecord, ReceiptRecord, TaskRecord
+from ostler.domain.records import DepartedRecord, EndedTask, JobRecord, ReceiptRecord, TaskRecord
 from ostler.hub.access import Caller
 from ostler.hub.api.depth import must_be_shallow
 from ostler.hub.api.downloads import download
 from ostler.hub.api.routes import caller_of, decode_body, json_response, number_in_query, read_body
 from ostler.hub.api.templates import Templates
 from ostler.hub.blobs import Brought
-from ostler.hub.documents import ended_task_document, feed_document, job_document, task_document, task_row_document
+from ostler.hub.documents import feed_document, job_document, task_document, task_row_document
 from ostler.hub.feed import Feed
 from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
@@ -231,14 +231,13 @@ class JobsApi:
         target = await self.target(request)
         after = number_in_query(request, "after", -1, -1, 2**31)
         limit = number_in_query(request, "limit", 1000, 1, 10_000)
-        rows = await self._loop.read(lambda ledger: ledger.tasks_of(target.job.id, after=after, limit=limit + 1))
-        following = rows[limit - 1].index if len(rows) > limit else None
-        page = rows[:limit]
         if request.query_params.get("ended"):
-            shown = [ended_task_document(row) for row in page if row.state in states.TERMINAL]
-        else:
-            shown = [task_row_document(row) for row in page]
-        return json_response({"tasks": shown, "next": following})
+            ended = await self._loop.read(
+                lambda ledger: ledger.ended_tasks_of(target.job.id, after=after, limit=limit + 1)
+            )
+            return json_response({"tasks": ended[:limit], "next": _following(ended, limit)})
+        rows = await self._loop.read(lambda ledger: ledger.tasks_of(target.job.id, after=after, limit=limit + 1))
+        return json_response({"tasks": list(map(task_row_document, rows[:limit])), "next": _following(rows, limit)})
 
     async def events(self, request: Request) -> Response:
         target = await self.target(request)
@@ -323,6 +322,11 @@ class JobsApi:
         is_id = text.partition(".")[0] in self._loop.fleet.jobs
         target = await self._loop.read(lambda ledger: resolve(ledger, text, _user_of(caller)), by_key=is_id)
         return _allowed(caller, text, target, changing=changing)
+
+
+def _following(tasks: Sequence[TaskRecord | EndedTask], limit: int) -> int | None:
+    """After which index the next page begins, where one more than a page was found."""
+    return tasks[limit - 1].index if len(tasks) > limit else None
 
 
 def _no_such_job(name: str) -> BadInput:
