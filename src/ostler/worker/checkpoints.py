@@ -12,9 +12,11 @@ import msgspec
 from ostler.runtime import prune
 from ostler.runtime.identity import Identity, as_owner
 from ostler.worker.outputs import is_empty
+from ostler.worker.state import AHEAD
 
 SPARE, DRAFTS = ".spare-", "-drafts"
-MAX_SPARE = 4096
+MAX_SPARE = 2 * AHEAD
+"""Each task that is sent ahead has one: with fewer, the rest would be made and removed again and again."""
 CLOCK_STEP_NS = 100_000_000
 """A file system's clock may be this much late: of two changes within it, the second may not show."""
 
