@@ -1,12 +1,16 @@
 """Whoever is passed over for too long gets machines held for it, and others pass there only if that costs it nothing."""
 
 import math
+from typing import Any
 
 import pytest
 from tests.core.yard import Yard, capabilities, holding
 
 from ostler.core.effects import CancelTask
+from ostler.core.fleet import Fleet, Job
+from ostler.core.queueing import backfill
 from ostler.core.queueing.backfill import IN_LINE_LOOKED_AT, LOOK_MOST_S, OLD_AFTER
+from ostler.core.queueing.holds import Way
 from ostler.domain.quota import Quota, Quotas
 from ostler.domain.scheduling import HOLD_AFTER_S, Scheduling
 
@@ -312,6 +316,27 @@ def test_whom_a_quota_kept_from_a_held_machine_passes_as_soon_as_it_may() -> Non
     assert yard.where("short") == ""
     yard.end("bobs")
     assert yard.where("short") == "box0"
+
+
+def test_who_was_not_let_in_is_not_asked_again_because_another_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or each who comes or goes would cost a look at all who wait for such room."""
+    yard = busy()
+    passed_over(yard, "whole", gpu_count=2)
+    users = [f"u{number}" for number in range(40)]
+    for user in users:
+        assert yard.where(yard.submit(gpu_count=1, user_id=user)) == ""
+    asked: list[str] = []
+    may_pass = backfill._way_in
+
+    def counted(fleet: Fleet, job: Job, *more: Any) -> Way | None:
+        asked.append(job.user)
+        return may_pass(fleet, job, *more)
+
+    monkeypatch.setattr(backfill, "_way_in", counted)
+    for user in users[:10]:
+        assert yard.where(yard.submit(gpu_count=1, user_id=user)) == ""
+    assert set(asked) <= set(users[:10])
+    assert len(asked) <= 2 * 10
 
 
 def test_a_hold_ends_when_its_owner_may_not_run_on_the_machine_any_more() -> None:

@@ -20,6 +20,7 @@ from ostler.core.index import positions
 from ostler.core.learning import estimates
 from ostler.core.match import unmet_room
 from ostler.core.queueing.holds import AHEAD, BESIDE, IN_TIME, HeldMachine, Hold, Way, named_for
+from ostler.core.queueing.queue import GUESTS_LOOKED_AT, GUESTS_OF_A_LANE
 from ostler.core.room import Room, pick_devices
 from ostler.core.timers import HOLDS
 from ostler.domain.resources import Request
@@ -246,7 +247,7 @@ def next_in_order(fleet: Fleet, now: float) -> Job | None:
     if fleet.policy.head_blocks:
         first = queue.pick(queue.pending)
         return first if first is not None and index.is_placeable(first.shape) else None
-    behind = _room_behind_holds(fleet) if index.held else 0
+    behind = _room_behind_holds(fleet, now) if index.held else 0
     while True:
         shapes = queue.pending & index.candidates()
         if not shapes and not behind:
@@ -257,23 +258,47 @@ def next_in_order(fleet: Fleet, now: float) -> Job | None:
         index.has_no_room_for(job.shape)
 
 
-def _room_behind_holds(fleet: Fleet) -> int:
+def _room_behind_holds(fleet: Fleet, now: float) -> int:
     """The shapes of which somebody has to be asked whether it may pass a hold: whoever was not let in is asked again
-    when the machine has changed, or when others stand first in line."""
+    when the machine has changed, and not before."""
     index, queue = fleet.index, fleet.queue
     found = 0
     for name in index.unasked:
         found |= index.held[name]
     if queue.stirred & ~found:
+        held = 0
         for shapes in index.held.values():
-            found |= shapes & queue.stirred
+            held |= shapes
+        found |= _first_by_now(fleet, held & ~found, now)
     return found & queue.pending
+
+
+def _first_by_now(fleet: Fleet, shapes: int, now: float) -> int:
+    """Of these shapes, those in whose lanes others stand first by now, of whom one may pass. No more are asked than for
+    one decision: the rest of the lanes count as if somebody there might."""
+    left, found = GUESTS_LOOKED_AT, 0
+    _renew(fleet, now)
+    for lane in fleet.queue.stirred_lanes:
+        bit = lane.shape.bit
+        if not bit & shapes & ~found:
+            continue
+        is_gang = lane.shape.nodes > 1
+        held = [fleet.holds.on[name].machines[name] for name, fits in fleet.index.held.items() if fits & bit]
+        for job in islice(lane.jobs(), GUESTS_OF_A_LANE):
+            if not is_gang and all(_asked(job) in machine.refused for machine in held):
+                continue
+            left -= 1
+            # For one alone, what is free counts elsewhere.
+            if left < 0 or (gets_enough(fleet, job, now) if is_gang else ways_in(fleet, job, now)):
+                found |= bit
+                break
+    return found
 
 
 def pass_over(fleet: Fleet) -> None:
     """Nobody is left that could start now."""
     fleet.index.pass_over(fleet.queue.pending)
-    fleet.queue.stirred = 0
+    fleet.queue.pass_over()
 
 
 def gets_enough(fleet: Fleet, job: Job, now: float, cleared_on: int = 0) -> bool:
@@ -305,7 +330,7 @@ def ways_past(fleet: Fleet, job: Job, now: float, cleared_on: int) -> dict[str, 
 def _way_in(fleet: Fleet, job: Job, worker_id: str, is_cleared: bool, now: float) -> Way | None:
     _renew(fleet, now)
     hold, own = fleet.holds.on[worker_id], fleet.holds.of.get(job.id)
-    machine, asked = hold.machines[worker_id], (job.id, job.shape.sid, job.terms.priority)
+    machine, asked = hold.machines[worker_id], _asked(job)
     if asked in machine.refused and not is_cleared:
         return None
     goes_first = own is not None and own.priority == hold.priority and own.number <= hold.number
@@ -319,6 +344,11 @@ def _way_in(fleet: Fleet, job: Job, worker_id: str, is_cleared: bool, now: float
         machine.refused.add(asked)  # time alone does not change that
         return None
     return _way(job, beside, BESIDE)
+
+
+def _asked(job: Job) -> tuple[str, int, int]:
+    """By what one that was not let in is known."""
+    return (job.id, job.shape.sid, job.terms.priority)
 
 
 def _way(job: Job, room: Room, kind: str, ends_at: float = math.inf) -> Way | None:

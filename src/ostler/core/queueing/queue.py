@@ -168,6 +168,8 @@ class Queue:
         """The shapes of which something waits."""
         self.stirred = 0
         """The shapes of which some have come or gone since the end of a pass."""
+        self.stirred_lanes: dict[Lane, None] = {}
+        """Where that was."""
         self.joined: dict[Shape, None] = {}
         """The shapes of those that have begun to wait since somebody looked, as the first of their user and band."""
 
@@ -197,7 +199,7 @@ class Queue:
                 self._begins_to_wait(job.shape)
         user.join(lane, job)
         job.lane = lane
-        self.stirred |= job.shape.bit
+        self._stir(lane)
 
     def remove(self, job: "Job") -> None:
         lane = job.lane
@@ -205,9 +207,17 @@ class Queue:
             return
         lane.band.users[lane.user].leave(lane, job)
         job.lane = None
-        self.stirred |= lane.shape.bit
+        self._stir(lane)
         if lane.first is None:
             self._close_lane(lane)
+
+    def _stir(self, lane: Lane) -> None:
+        self.stirred |= lane.shape.bit
+        self.stirred_lanes[lane] = None
+
+    def pass_over(self) -> None:
+        self.stirred = 0
+        self.stirred_lanes.clear()
 
     def _close_lane(self, lane: Lane) -> None:
         band, sid = lane.band, lane.shape.sid
