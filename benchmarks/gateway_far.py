@@ -10,6 +10,7 @@ from typing import Any
 import uvloop
 
 from ostler.gateway.control import KeySetup, ModelSetup, NeedTunnel, Open, Setup, Way, frame, frames_to_hub
+from ostler.tls import Trust
 from ostler.worker.tunnel import Side, join, open_tunnel
 
 WORKER = "benchmark-worker"
@@ -36,7 +37,7 @@ def far_worker(keys: Any, gateway: str, model_port: int) -> None:
     async def serve(key: str) -> None:
         service = Side()
         await asyncio.get_running_loop().create_connection(lambda: service, "127.0.0.1", model_port)
-        await join(service, await open_tunnel(gateway, key, {"Authorization": f"Bearer {WORKER}"}))
+        await join(service, await open_tunnel(gateway, key, {"Authorization": f"Bearer {WORKER}"}, Trust()))
 
     async def run() -> None:
         tasks: set[asyncio.Task[None]] = set()
