@@ -60,7 +60,7 @@ A `wait` that a signal has cut short tells of the signal, even where the task ha
 there for the next one, and 127 where it was told before."""
 
 _LEASE = """read contact < contact
-test $((contact + {lease_s} - $(date +%s))) -gt 0 || {{ echo "{told}" > stopped; exit 1; }}
+test $((contact + {lease_s} - $(date +%s))) -gt 0 || {{ echo "{told}" > stopped; exit {terminated}; }}
 (
   trap '' TERM
   while :; do
@@ -77,8 +77,8 @@ test $((contact + {lease_s} - $(date +%s))) -gt 0 || {{ echo "{told}" > stopped;
 ) > /dev/null 2>&1 &
 watch=$!
 """
-"""Without contact nothing begins. What has begun ends with the whole process group, for which a batch system makes a
-job's script the leader."""
+"""Without contact nothing begins, and its end is that of what is terminated at once. What has begun ends with the
+whole process group, for which a batch system makes a job's script the leader."""
 
 _RUN = """{exports}
 test ! -e {told} || exit {terminated}
@@ -91,8 +91,11 @@ has heard it."""
 
 def keep_script(job: str, log: str, lease_s: float = 0.0, grace_s: float = 10.0) -> str:
     """`job` is the attempt's own folder for this, `log` where its output goes."""
-    lease = _LEASE.format(lease_s=int(lease_s), grace_s=max(1, round(grace_s)), told=LOST_CONTACT) if lease_s else ""
-    done = "kill -KILL $watch\n" if lease_s else ""
+    lease = done = ""
+    if lease_s:
+        grace = max(1, round(grace_s))
+        lease = _LEASE.format(lease_s=int(lease_s), grace_s=grace, told=LOST_CONTACT, terminated=TERMINATED)
+        done = "kill -KILL $watch\n"
     return _KEEP.format(
         job=shlex.quote(job),
         log=shlex.quote(log),
