@@ -270,8 +270,11 @@ async def test_after_its_supervisor_was_killed_everything_is_where_it_belongs(tm
     os.kill(supervisor_pid(state), signal.SIGKILL)
     assert (await ends.of(A)).exit_code == 137
     assert (runtime.folder(A) / "log").read_text() == "begun\n"
-    assert (runtime.folder(B) / "log").read_text() == "", "nobody knows any more that it left nothing"
+    assert not runtime.folder(B).exists(), "it left nothing, and was in the same room before"
     await runtime.close(stop_tasks=True)
+    after = ProcessRuntime(state, idle_exit_s=5.0)
+    assert {one.attempt: one.ended.left_nothing for one in await after.open() if one.ended} == {A: False, B: True}
+    await after.close(stop_tasks=True)
 
 
 @pytest.fixture

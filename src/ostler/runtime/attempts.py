@@ -293,7 +293,8 @@ class Folders:
             return False
 
     def release(self, attempt: str, *, as_new: bool) -> None:
-        """The attempt has been forgotten. Its log stays, unless it printed nothing and left nothing."""
+        """It has been forgotten, or is in a room where it left nothing. Its log stays, unless it printed nothing and
+        left nothing."""
         owner, room = self._owners.pop(attempt, None), self._rooms.get(attempt)
         if owner is None and as_new:
             return  # it has been out of its room since it ended

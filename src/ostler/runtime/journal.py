@@ -76,6 +76,11 @@ class Journal:
         self._lines.append(f'{{"end":"{attempt}","how":{text}}}')
         self._has_ends = True
 
+    def vacated(self, attempt: str) -> None:
+        """It has left nothing, and its room is another's from now on: that one's start is written after this."""
+        if self.ends[attempt].pop("room", None) is not None:
+            self._lines.append(f'{{"vacated":"{attempt}"}}')
+
     def dropped(self, name: str) -> None:
         """Started, and gone without an end that anybody waits for."""
         if self.starts.pop(name, None) is not None:
@@ -130,6 +135,9 @@ class Journal:
             self.starts.setdefault(attempt, {}).update(line)
         elif attempt := line.get("end"):
             self._end(attempt, line["how"])
+        elif attempt := line.get("vacated"):
+            self.ends[attempt].pop("room", None)
+            self.ends[attempt]["left_nothing"] = True
         else:
             self.ends.pop(line["forget"], None)
             self.starts.pop(line["forget"], None)
