@@ -134,6 +134,23 @@ async def test_an_array_of_specs_with_one_bad_one_leaves_nothing(api: Api, bad: 
     assert [job["id"] for job in (await api.get("/v1/jobs"))["jobs"]] == ["taken"]
 
 
+async def test_equal_specs_in_one_request_are_jobs_of_their_own_and_each_is_what_it_says(api: Api) -> None:
+    other = {**JOB, "name": "other", "gpu_count": 2}
+    specs = [JOB, JOB, other, other, JOB, {**JOB, "id": "mine"}]
+    ids = (await api.call("POST", "/v1/jobs", json=specs)).json()["ids"]
+    assert len(set(ids)) == 6 and ids[-1] == "mine"
+    jobs = [await api.job(one) for one in ids]
+    assert [job["id"] for job in jobs] == ids == [job["spec"]["id"] for job in jobs]
+    assert [job["name"] for job in jobs] == ["", "", "other", "other", "", ""]
+    assert [job["spec"].get("gpu_count", 0) for job in jobs] == [0, 0, 2, 2, 0, 0]
+
+
+async def test_equal_specs_that_choose_their_id_are_one_job(api: Api) -> None:
+    chosen = {**JOB, "id": "mine"}
+    assert (await api.post("/v1/jobs", [chosen, chosen], 201))["ids"] == ["mine", "mine"]
+    assert len((await api.get("/v1/jobs"))["jobs"]) == 1
+
+
 async def test_a_bad_spec_in_an_array_is_named_by_its_place(api: Api) -> None:
     problem = (await api.call("POST", "/v1/jobs", json=[JOB, JOB, {"command": []}])).problem(422)
     assert [error["where"] for error in problem["errors"]] == ["[2].command"]

@@ -26,3 +26,9 @@ def new_job(spec: JobSpec, *, chosen: bool = True, origin: str = "") -> NewJob:
         kind=kind_of(spec),
         chosen=chosen,
     )
+
+
+def one_more(job: NewJob, spec: JobSpec, name: str) -> NewJob:
+    """Another one of the same spec: all that follows from that is known, but for what it is called."""
+    spec.id = name
+    return msgspec.structs.replace(job, id=name, spec=_encode(spec))

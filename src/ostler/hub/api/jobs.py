@@ -26,7 +26,7 @@ from ostler.hub.documents import feed_document, job_document, task_document, tas
 from ostler.hub.feed import Feed
 from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
-from ostler.hub.new_job import new_job
+from ostler.hub.new_job import new_job, one_more
 from ostler.hub.watched import View
 from ostler.ledger.base import JobView, Ledger
 from ostler.store.base import Shelf
@@ -102,12 +102,16 @@ class JobsApi:
 
     async def _many(self, body: bytes, caller: Caller) -> list[NewJob]:
         jobs: list[NewJob] = []
-        for position, raw in enumerate(_raw_specs(body)):
+        spec, before = JobSpec(), b""
+        for position, raw in enumerate(map(bytes, _raw_specs(body))):
             if position % DECODED_AT_ONCE == 0:
                 await asyncio.sleep(0)  # thousands of specs must not keep workers waiting
+            if raw == before and not jobs[-1].chosen:
+                jobs.append(one_more(jobs[-1], spec, new_job_id()))
+                continue
             where = f"[{position}]."
-            must_be_shallow(bytes(raw), f"[{position}]")
-            spec = decode_spec(self._templates.resolve(bytes(raw), where), where)
+            must_be_shallow(raw, f"[{position}]")
+            spec, before = decode_spec(self._templates.resolve(raw, where), where), raw
             jobs.append(self._one(spec, caller))
         return jobs
 
