@@ -258,6 +258,24 @@ async def test_one_that_is_not_short_can_be_seen_while_it_runs(
     await eventually(lambda: rooms(folder.parent) == [])
 
 
+async def test_a_room_is_the_next_ones_at_once_unless_somebody_may_be_reading_there(
+    runtime: ProcessRuntime, ends: Ends, post: Signpost
+) -> None:
+    await runtime.launch(anywhere(runtime, A, "true"))
+    assert (await ends.of(A)).left_nothing
+    folder = runtime.folder(B)
+    await runtime.launch(anywhere(runtime, B, f"read word < {post.path}"))
+    await eventually(lambda: folder.exists())
+    first = rooms(folder.parent)
+    with (folder / "log").open() as reader:
+        post.write("on\n")
+        assert (await ends.of(B)).left_nothing
+        await runtime.launch(anywhere(runtime, f"{A}-2", "echo not for those who read the log of another"))
+        await ends.of(f"{A}-2")
+        assert reader.read() == ""
+    assert len(first) == 1 and rooms(folder.parent) != first
+
+
 async def test_after_its_supervisor_was_killed_everything_is_where_it_belongs(tmp_path: Path) -> None:
     state, begun = tmp_path / "state", Signpost(tmp_path / "begun")
     runtime = ProcessRuntime(state, idle_exit_s=5.0)

@@ -135,6 +135,10 @@ class Folders:
     def has_room(self, attempt: str) -> bool:
         return attempt in self._rooms
 
+    def is_unseen(self, attempt: str) -> bool:
+        """In a room to which its name has never led: nobody who looks for it has anything there open."""
+        return attempt in self._rooms and attempt not in self._shown
+
     def whose(self, folder: str) -> str:
         """The attempt that has the folder of this name."""
         return self._whose.get(folder, folder)
@@ -293,8 +297,8 @@ class Folders:
             return False
 
     def release(self, attempt: str, *, as_new: bool) -> None:
-        """It has been forgotten, or is in a room where it left nothing. Its log stays, unless it printed nothing and
-        left nothing."""
+        """It has been forgotten, or left nothing in a room where nobody has seen it. Its log stays, unless it printed
+        nothing and left nothing."""
         owner, room = self._owners.pop(attempt, None), self._rooms.get(attempt)
         if owner is None and as_new:
             return  # it has been out of its room since it ended

@@ -67,7 +67,7 @@ class News:
         name, since = end["attempt"], made_at.by_the_files() if made_at is not None else 0.0
         end["left_nothing"] = since > 0 and self._folders.is_as_new(name, since)
         if end["left_nothing"]:
-            if self._folders.has_room(name):
+            if self._folders.is_unseen(name):
                 self._folders.release(name, as_new=True)  # the next one has it, and none need be made
                 self._journal.vacated(name)
             return f'{text[:-1]},"left_nothing":true}}'
