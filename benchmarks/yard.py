@@ -17,19 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
+from benchmarks.commits import IDLE_S
 
 from ostler.client.fleet import Fleet
 from ostler.client.http import Hub
-from ostler.domain.job import JobSpec
-from ostler.domain.records import AttemptRecord, Changes, FeedRecord, JobProgress, JobRecord, TaskRecord
-from ostler.ledger.sqlite import SqliteLedger
 
 OSTLER = [sys.executable, "-m", "ostler.cli"]
 TRUE = "/usr/bin/true" if os.path.exists("/usr/bin/true") else "/bin/true"
 BATCH = 500
 KEPT_IN = "OSTLER_BENCH_KEPT_IN"
-IDLE_S = (0.05, 0.15)
-"""Before each job that is timed alone: drawn anew each time, so as to lock onto nobody's timer."""
 
 
 def bare_spawns(count: int, at_once: int = 2) -> float:
@@ -162,54 +158,6 @@ def batched_submits(client: Hub, count: int, batch: int = 1000) -> None:
 def array_submits(client: Hub, count: int, size: int = 10_000) -> None:
     for first in range(0, count, size):
         client.submit({"command": ["train"], "gpu_count": 4, "array": min(size, count - first)})
-
-
-def two_commits_ms(folder: Path, count: int = 40) -> float:
-    """What the disk takes of every job that is alone: the commit of its submit and the commit of its end, medians."""
-    ledger = SqliteLedger(folder / "commits.db")
-    took: list[list[float]] = [[], []]
-    try:
-        for seq in range(1, count + 1):
-            for times, changes in zip(took, (_submitted(seq), _ended(seq)), strict=True):
-                time.sleep(0.005)
-                begun = time.perf_counter()
-                ledger.commit(changes)
-                times.append(time.perf_counter() - begun)
-    finally:
-        ledger.close()
-    return sum(statistics.median(times) for times in took) * 1000
-
-
-def _submitted(seq: int) -> Changes:
-    spec = JobSpec(command=[TRUE])
-    job = JobRecord(
-        id=f"job-{seq}",
-        seq=seq,
-        user="admin",
-        name="",
-        spec=b'{"command":["true"]}',
-        request=spec.request(),
-        terms=spec.terms(),
-        size=0,
-        state="pending",
-        submitted_at=0.0,
-        waiting=[(0, 1)],
-    )
-    return Changes(new_jobs=[job], feed=[_line(2 * seq, "submitted", job.id)])
-
-
-def _ended(seq: int) -> Changes:
-    name = f"job-{seq}"
-    task = TaskRecord(id=name, job_id=name, index=0, state="succeeded", attempt=f"a{seq}", worker="bench")
-    attempt = AttemptRecord(
-        attempt=f"a{seq}", task_id=name, job_id=name, worker="bench", state="succeeded", held=False, assigned_at=0.0
-    )
-    progress = JobProgress(id=name, state="succeeded", finished_at=0.0)
-    return Changes(progress=[progress], tasks=[task], attempts=[attempt], feed=[_line(2 * seq + 1, "succeeded", name)])
-
-
-def _line(seq: int, kind: str, subject: str) -> FeedRecord:
-    return FeedRecord(seq=seq, at=0.0, kind=kind, subject=subject, body={"worker": "bench"})
 
 
 def peak_mb(process: psutil.Process) -> float:

@@ -2,8 +2,10 @@
 
 from importlib.metadata import version
 
+from benchmarks.commits import two_commits_ms
 from benchmarks.peers.measure import Peer, measure, tell
 from benchmarks.yard import (
+    TRUE,
     array_submits,
     batched_submits,
     calls,
@@ -11,7 +13,6 @@ from benchmarks.yard import (
     one_job,
     state_folder,
     true_jobs,
-    two_commits_ms,
     worker,
 )
 
@@ -22,7 +23,7 @@ def nothing(number: int) -> int:
 
 def main() -> None:
     with state_folder() as state:
-        tell(two_commits_ms=two_commits_ms(state))
+        tell(two_commits_ms=two_commits_ms(state, TRUE))
         with hub(state) as (client, process, url), worker(state, client, url, slots=2):
             peer = Peer(
                 version=version("ostler"),
