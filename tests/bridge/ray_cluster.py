@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import psutil
 from tests.e2e.paddock import until
+from tests.ports import free_ports
 
 NODES = ("127.0.0.2", "127.0.0.3")
 CORES = 4
@@ -20,7 +20,7 @@ WAIT_S = 120.0
 @contextmanager
 def ray_cluster(python: Path, folder: Path) -> Iterator[str]:
     """The address of its head, when both nodes are there. The first has two GPUs; they are only numbers."""
-    gcs, dashboard, client, *agents = (str(port) for port in _free_ports(3 + len(NODES)))
+    gcs, dashboard, client, *agents = (str(port) for port in free_ports(3 + len(NODES)))
     short = tempfile.mkdtemp(prefix="ray-", dir="/tmp")  # there are sockets in it, whose paths must not be long
     address = f"http://127.0.0.1:{dashboard}"
     head = ["--head", f"--port={gcs}", f"--dashboard-port={dashboard}", f"--ray-client-server-port={client}"]
@@ -64,13 +64,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for left in own:
         if left.is_running():
             left.kill()
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 from benchmarks.peers.measure import until
 from benchmarks.peers.on_slurm import NEEDED, SYSTEM, Cluster
+from tests.ports import free_ports
 
 NODES = ("one", "two")
 CORES, MEMORY_MIB = 16, 16_000
@@ -22,7 +22,7 @@ class TwoNodes(Cluster):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        control, common, *ports = _free_ports(2 + len(NODES))
+        control, common, *ports = free_ports(2 + len(NODES))
         text = (folder / "slurm.conf").read_text().splitlines()
         kept = [line for line in text if not line.startswith((*OURS, "PartitionName"))]
         has = f"NodeAddr=127.0.0.1 NodeHostname={self.node} CPUs={CORES} RealMemory={MEMORY_MIB} State=UNKNOWN"
@@ -62,16 +62,6 @@ class TwoNodes(Cluster):
                 running.enter_context(self.program("slurmd", "-D", "-N", name))
             until(lambda: self.ask("sinfo", "-h", "-o", "%T", check=False).split() == ["idle"], "its nodes", 30, 0.2)
             yield controller
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
-from tests.cli.yard import Yard, free_port
+from tests.cli.yard import Yard
+from tests.ports import free_port
 
 import ostler
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import urllib3
 from tests.cli.test_render import lines_of
-from tests.cli.yard import OSTLER, Yard, free_port
+from tests.cli.yard import OSTLER, Yard
+from tests.ports import free_port
 
 from ostler.cli.render.models import model_line, model_table, took_text
 

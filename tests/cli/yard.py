@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -10,6 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from tests.ports import free_port
 
 OSTLER = [sys.executable, "-m", "ostler.cli"]
 OFFER = """
@@ -102,13 +103,6 @@ def until(happened: Callable[[], bool], what: str, process: subprocess.Popen[Any
         assert process.poll() is None, f"ended with {process.returncode} before {what}"
         assert time.monotonic() < deadline, f"{timeout_s} s are over before {what}"
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager

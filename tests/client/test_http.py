@@ -3,7 +3,6 @@
 import hashlib
 import logging
 import pickle
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.client.scripted_hub import ScriptedHub, Step, drop, problem, reply, stall
+from tests.ports import free_port
 
 from ostler.client import functions
 from ostler.client.errors import (
@@ -34,12 +34,6 @@ QUICK = Patience(tries=5, first_pause_s=0.01, growth=1.0, total_s=5.0, outage_s=
 
 def connect(scripted: ScriptedHub, token: str = "secret") -> Hub:
     return Hub(scripted.url, token, patience=QUICK)
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
 
 
 class Retries(logging.Handler):

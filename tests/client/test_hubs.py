@@ -5,7 +5,8 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 from tests.client.scripted_hub import ScriptedHub, Step, drop, reply, stream
-from tests.client.test_http import QUICK, free_port
+from tests.client.test_http import QUICK
+from tests.ports import free_port
 
 from ostler import config
 from ostler.client import transport

@@ -4,7 +4,6 @@ import hashlib
 import http.client
 import io
 import json
-import socket
 import subprocess
 import sys
 import tarfile
@@ -18,6 +17,7 @@ from typing import Any
 
 import psutil
 from tests.e2e.paddock import ENDS, Paddock, usable
+from tests.ports import free_port
 
 from ostler.core.check import check
 from ostler.core.persist import restore
@@ -64,7 +64,7 @@ class Yard(Paddock):
 
     def __init__(self, folder: Path, role: str = "", at: int = 0) -> None:
         super().__init__(folder, PROGRAM)
-        self._port = free_port()
+        self._port = str(free_port())
         self.diary = folder / "diary"
         self.points = folder / "points"
         self.role = role
@@ -170,12 +170,6 @@ class Yard(Paddock):
                 raise Broken(f"never: {what}")
             time.sleep(0.03)
         return found
-
-
-def free_port() -> str:
-    with socket.socket() as plug:
-        plug.bind(("127.0.0.1", 0))
-        return str(plug.getsockname()[1])
 
 
 def play(yard: Yard) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import sys
 import threading
 import time
@@ -10,11 +9,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.paddock import Paddock, until
+from tests.ports import free_ports
 
 import ostler
 from ostler.client import Patience
@@ -156,13 +156,6 @@ class Submitter:
             assert self._yard.fleet.wait(job_id, timeout=TAKES_OVER_S)["state"] == "succeeded"
         found = [job["id"] for job in self._yard.hub.all_jobs()]
         assert len(found) == len(set(found)) and set(found) >= set(self.acknowledged)
-
-
-def free_ports(count: int) -> list[int]:
-    """Of the system's choice; hubs that start again must find theirs again."""
-    with ExitStack() as held:
-        listeners = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [listener.getsockname()[1] for listener in listeners]
 
 
 @contextmanager

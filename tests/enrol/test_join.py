@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.yard import OSTLER, Yard, free_port, until
+from tests.cli.yard import OSTLER, Yard, until
+from tests.ports import free_port
 
 from ostler import __version__
 from ostler.client.http import Hub

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.yard import Yard, free_port
+from tests.cli.yard import Yard
 from tests.enrol.private_systemd import CannotStart, PrivateSystemd, private_systemd, why_not
+from tests.ports import free_port
 
 from ostler.client.http import Hub
 from ostler.units import systemd

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from tests.ports import free_port
 
 from ostler.gateway.core.models import Group
 from ostler.hub import settings
@@ -71,9 +72,7 @@ class Server:
 
 @contextmanager
 def begun(*arguments: str, argv: list[str] | None = None) -> Iterator[Server]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     command = argv or [sys.executable, str(FOLDER / "tiny_server.py"), "--port", "{port}", *arguments]
     command = [part.replace("{port}", str(port)).replace("{python}", sys.executable) for part in command]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.yard import OSTLER, Yard, free_port, until
+from tests.cli.yard import OSTLER, Yard, until
+from tests.ports import free_port
 from tests.pull.bare import PullWorker
 from tests.tls.papers import context_for, identity
 from tests.tls.test_trust import listening
