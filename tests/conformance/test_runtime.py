@@ -208,6 +208,22 @@ async def test_a_second_launch_of_an_attempt_does_nothing(machine: Machine) -> N
     assert (runtime.folder("a") / "log").read_bytes() == b"hello\n"
 
 
+async def test_what_is_prepared_begins_when_it_is_launched_and_not_before(machine: Machine) -> None:
+    runtime = await _opened(machine)
+    for attempt in ("a", "b", "a"):
+        runtime.prepare(machine.task(attempt))
+    await runtime.launch(machine.task("b"))
+    machine.let_end("b", 7)
+    end = await _next_end(runtime)
+    assert (end.attempt, end.exit_code) == ("b", 7)
+    runtime.prepare(machine.task("b"))
+    assert (runtime.folder("b") / "log").read_bytes() == b"hello\n"
+    await runtime.close(stop_tasks=False)
+    assert await _rest(runtime) == []
+    held = await machine.worker().open()
+    assert [one.attempt for one in held] == ["b"]
+
+
 async def test_given_files_lie_in_the_attempt_s_folder(machine: Machine) -> None:
     runtime = await _opened(machine)
     await runtime.launch(machine.task("a", files={"call.pkl": b"\x00\xff"}))

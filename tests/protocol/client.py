@@ -23,6 +23,10 @@ FROM_HUB: dict[str, tuple[set[str], set[str]]] = {
         {"spec", "attempt", "remaining_time"},
         {"devices", "index", "rank", "peers", "after", "secrets"},
     ),
+    "job_hint": (
+        {"spec", "attempt", "remaining_time"},
+        {"devices", "index", "rank", "peers"},
+    ),
     "no_work": (set(), set()),
     "job_cancel": ({"task_id", "reason", "grace_seconds"}, {"attempt", "unstarted"}),
     "metrics_response": ({"text"}, set()),

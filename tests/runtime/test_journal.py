@@ -27,6 +27,16 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "journal")
 
 
+def test_what_was_prepared_last_is_known_until_it_starts(path: str) -> None:
+    first = Journal(path, "boot")
+    first.preparing("one")
+    first.preparing("two")
+    assert Journal(path, "boot").prepared == Journal(path, "boot").prepared == "two"  # it is written anew each time
+    second = Journal(path, "boot")
+    second.starting("two", "task", 12.5)
+    assert (second.prepared, Journal(path, "boot").prepared) == ("", "")
+
+
 def test_starts_ends_and_what_was_forgotten_are_read_back(path: str) -> None:
     first = Journal(path, "boot")
     for attempt in ("runs", "ended", "forgotten"):

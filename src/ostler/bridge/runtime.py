@@ -111,6 +111,9 @@ class BatchRuntime:
             self._contact = at
         return self._contact
 
+    def prepare(self, launch: Launch) -> None:
+        """Where and when it begins is not ours to say."""
+
     async def launch(self, launch: Launch) -> None:
         attempt = launch.attempt
         self.folder(attempt)

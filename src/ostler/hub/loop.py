@@ -63,6 +63,10 @@ def _nothing() -> None:
     return
 
 
+def _no_hint(changes: Changes, effects: list[Effect]) -> None:
+    return
+
+
 def _is_pruning(event: Event) -> bool:
     return isinstance(event, PruneRequested)
 
@@ -92,6 +96,8 @@ class Loop:
         self._wake = asyncio.Event()
         self.confirm: Callable[[], Awaitable[None]] = _always
         """That this hub leads: asked before anything leaves it. LedgerError where it does not."""
+        self.hint: Callable[[Changes, list[Effect]], None] = _no_hint
+        """Told what has been decided and is being written down: of that nothing may be done yet, or promised."""
         self.taken: Callable[[], None] = _nothing
         """Told whenever the inbox has been emptied."""
         self._stopping = self._failed = False
@@ -273,6 +279,8 @@ class Loop:
         self.events += len(batch)
         await self._tell_last()
         self._unwritten = _Decided(changes, effects, self._write(changes) if changes else None)
+        if changes:
+            self.hint(changes, effects)
         if not (are_reports and len(self._inbox) >= LEAST_TAKEN) or self._lookers or self._stopping:
             await self._tell_last()
             self._committed.set()

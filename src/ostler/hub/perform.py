@@ -1,4 +1,4 @@
-"""Effects become visible here, after the commit and never before."""
+"""Effects become visible here, after the commit and never before. A worker may have a hint of what is about to come."""
 
 from collections import OrderedDict
 
@@ -57,6 +57,7 @@ class Performer:
         self._checkpoints = checkpoints
         self._logs = logs
         self._loop = loop
+        loop.hint = self.hint
         self._sessions = sessions
         self._feed = feed
         self._metrics = metrics
@@ -89,6 +90,16 @@ class Performer:
             self.traces.saw(changes.feed)
         self._feed.watched.saw(changes)
         self._feed.publish(changes.feed)
+
+    def hint(self, changes: Changes, effects: list[Effect]) -> None:
+        """While an assignment is written down, whoever is to get it may make ready: that takes as long. Where there are
+        several, there is enough to do, and a hint would only be more of it."""
+        assigned = [effect for effect in effects if isinstance(effect, AssignTask)]
+        if len(assigned) == 1:
+            name = assigned[0].job_id
+            spec = next((job.spec for job in changes.new_jobs if job.id == name), None) or self._cache.get(name)
+            if spec is not None:
+                self._sessions.hint(assigned[0], spec)
 
     async def _specs(self, effects: list[Effect]) -> dict[str, bytes]:
         found: dict[str, bytes] = {}

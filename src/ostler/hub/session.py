@@ -58,6 +58,7 @@ class Session(asyncio.Protocol):
         "batches",
         "beside",
         "caller",
+        "hints",
         "number",
         "why_left",
         "worker_id",
@@ -73,6 +74,8 @@ class Session(asyncio.Protocol):
         self.batches = False
         self.beside = False
         """Whether this worker runs commands beside its tasks."""
+        self.hints = False
+        """Whether it makes use of hints."""
         self.why_left = ""
         """Why the hub ended it, where it did."""
         self._listener = listener
@@ -137,6 +140,11 @@ class Session(asyncio.Protocol):
         elif not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
+
+    def send_now(self, frame: bytes) -> None:
+        """Before this turn of the loop is over, and behind all that was said before."""
+        self.send(frame)
+        self._flush()
 
     def close(self, code: int, reason: str, within_s: float = CLOSE_WITHIN_S) -> None:
         """What was said before still leaves; what the peer says from now on is not heard."""

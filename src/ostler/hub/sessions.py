@@ -150,6 +150,7 @@ class Sessions:
             return
         session.worker_id = message.id
         session.batches, session.beside = message.protocol.batch, message.protocol.beside
+        session.hints = message.protocol.hints
         self._post(
             WorkerRegistered(
                 worker_id=message.id,
@@ -184,6 +185,13 @@ class Sessions:
             session.send(
                 messages.encode(message), unhurried=isinstance(effect, Acknowledge) and effect.of == "job_result"
             )
+
+    def hint(self, effect: AssignTask, spec: bytes) -> None:
+        """Of an assignment that is being written down. What is secret is no part of it."""
+        session = self._open.get(effect.session)
+        if session is not None and session.hints and not effect.after and not names_some(spec):
+            message = to_message(effect, {effect.job_id: spec})
+            session.send_now(messages.encode(message, kind=messages.JobHint))
 
     def ask_for_log(self, session: int, request: messages.LogRequest) -> None:
         found = self._open.get(session)

@@ -89,6 +89,8 @@ class Folders:
         """Rooms that nobody has, by whom they belong to."""
         self._spare: dict[Identity, list[str]] = {}
         """Folders that attempts have left as they were, by whom they belong to."""
+        self._prepared = ""
+        """Who has a folder that was made beforehand, and may never be made use of."""
         self._own = Identity(os.geteuid(), os.getegid())
         self._owners: dict[str, Identity] = {}
         """Whose the folders are that were made here and are not released yet."""
@@ -239,9 +241,28 @@ class Folders:
 
     # All of them
 
+    def can_prepare(self, attempt: str, user: Identity | None = None) -> bool:
+        return bool(self._spare.get(user or self._own)) and not os.path.lexists(self.path(attempt))
+
+    def prepare(self, attempt: str, user: Identity | None = None) -> None:
+        """Have its folder there, though it may never be made use of. It is written down before: whoever finds such a
+        folder, and nothing said about it, takes it for that of one that has run."""
+        owner = user or self._own
+        if self._take_spare(self.path(attempt), owner):
+            self._prepared, self._owners[attempt] = attempt, owner
+
+    def give_up(self, prepared: str) -> None:
+        self._prepared = ""
+        self._owners.pop(prepared, None)
+        self._put_aside([prepared])
+
     def make(self, attempt: str, user: Identity | None = None) -> bool:
         """Make the attempt's folder, or complete the one that the worker prepared. False if it has run before: of one
         in a room only the journal knows."""
+        if attempt == self._prepared:
+            self._prepared = ""
+            if os.access(f"{self._root}/{attempt}/{WORK}", os.F_OK):
+                return True
         if attempt not in self._rooms:
             return self._make(self.path(attempt), attempt, user)
         room = self._rooms[attempt]

@@ -89,6 +89,11 @@ class Runtime(Protocol):
         """Everything that is held. An end that shows here is not told by `ends` again."""
         ...
 
+    def prepare(self, launch: Launch) -> None:
+        """This launch, without files, may come next: what nobody would notice may be done for it. Of these there is
+        one, the last; one that does not come leaves nothing behind."""
+        ...
+
     async def launch(self, launch: Launch) -> None:
         """Start it; a second launch of the same attempt does nothing. A start that fails shows as Ended.
 

@@ -179,6 +179,10 @@ class FakeRuntime:
         self._is_open = True
         return self.machine.attach(self)
 
+    def prepare(self, launch: Launch) -> None:
+        self._check("prepare")
+        assert not launch.files, f"{launch.attempt} has files, which are not for before its launch"
+
     async def launch(self, launch: Launch) -> None:
         self._check("launch")
         self.folder(launch.attempt)

@@ -24,6 +24,8 @@ class Journal:
         """Attempts without an end, as last written."""
         self.ends: dict[str, dict[str, Any]] = {}
         """Ends that have not been forgotten."""
+        self.prepared = ""
+        """The attempt whose folder was made last without a start."""
         self.path = path
         self._boot = boot
         self._quoted_boot = quote(boot)
@@ -34,6 +36,12 @@ class Journal:
         """Whether there is an end among these."""
         self._read()
         self._rewrite()
+
+    def preparing(self, attempt: str) -> None:
+        """On the disk when this returns: its folder comes next, and its start may. "": there is none any more."""
+        self.prepared = attempt
+        self._lines.append(f'{{"prepared":"{attempt}"}}')
+        self.flush()
 
     def starting(
         self,
@@ -58,6 +66,8 @@ class Journal:
             start["pid"], start["ticks"] = pid, ticks
             where = f',"pid":{pid},"ticks":{ticks}'
         self.starts[attempt] = start
+        if attempt == self.prepared:
+            self.prepared = ""
         self._lines.append(
             f'{{"start":"{attempt}","task_id":{quote(task_id)},"started_at":{at!r},"boot":{self._quoted_boot},'
             f'"checkpoint":{quote(checkpoint)},"room":"{room}"{where}}}'
@@ -133,6 +143,10 @@ class Journal:
     def _replay(self, line: dict[str, Any]) -> None:
         if attempt := line.pop("start", None):
             self.starts.setdefault(attempt, {}).update(line)
+            if attempt == self.prepared:
+                self.prepared = ""
+        elif "prepared" in line:
+            self.prepared = line["prepared"]
         elif attempt := line.get("end"):
             self._end(attempt, line["how"])
         elif attempt := line.get("vacated"):
@@ -154,6 +168,8 @@ class Journal:
         """Begin anew with what still matters; the old file stays until the new one is whole."""
         lines: list[dict[str, Any]] = [{"start": attempt, **start} for attempt, start in self.starts.items()]
         lines += [{"end": attempt, "how": end} for attempt, end in self.ends.items()]
+        if self.prepared:
+            lines.append({"prepared": self.prepared})
         text = b"".join(map(pack, lines))
         temporary, new = f"{self.path}.new", -1
         try:

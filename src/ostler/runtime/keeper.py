@@ -15,7 +15,7 @@ from typing import Any
 from ostler.runtime.attempts import LOG, WORK, is_attempt_name
 from ostler.runtime.clock import also_asleep
 from ostler.runtime.groups import Groups
-from ostler.runtime.identity import as_owner
+from ostler.runtime.identity import as_owner, wanted_by
 from ostler.runtime.journal import Journal
 from ostler.runtime.lending import (
     ASKED,
@@ -119,16 +119,36 @@ class Keeper(Lending):
                 self._pool.kill_all()
             time.sleep(FIRST_PAUSE_S)
             self.reap(now)
+        self.give_up_prepared()
         self._folders.close()
         self._journal.flush()
 
     # What the worker asks for
 
+    def prepare(self, order: dict[str, Any], now: float) -> None:
+        """Look for its program, and have its folder there."""
+        name = order["attempt"]
+        if not is_attempt_name(name) or order.get("anywhere") or self._knows(name):
+            return
+        self.give_up_prepared()
+        user = wanted_by(order)
+        with contextlib.suppress(OSError, StartFailed):
+            if self._journal.is_whole and self._folders.can_prepare(name, user):
+                self._journal.preparing(name)
+                self._folders.prepare(name, user)
+            self._programs.find(order["argv"][0], order["env"].get("PATH", os.defpath), now)
+
+    def give_up_prepared(self) -> None:
+        """It has not been launched. If it is after all, then perhaps by another supervisor: nothing of it stays."""
+        if name := self._journal.prepared:
+            self._folders.give_up(name)
+            self._journal.preparing("")
+
     def launch(self, order: dict[str, Any], now: float) -> None:
         name = order["attempt"]
         if not is_attempt_name(name):
             raise ValueError(f"not an attempt id: {name!r}")
-        if name in self._live or name in self._waiting or name in self._journal.ends:
+        if self._knows(name):
             return
         if order.get("memory_mib") and self.groups.usable:
             order["warm"] = ""  # an interpreter that goes from one to the next has no group of any
@@ -138,6 +158,9 @@ class Keeper(Lending):
             self._waiting.add(order, after)
         else:
             self._launch(order, now)
+
+    def _knows(self, name: str) -> bool:
+        return name in self._live or name in self._waiting or name in self._journal.ends
 
     def start_ready(self, now: float) -> None:
         """Start what waited for ends that have come by now."""
@@ -282,6 +305,7 @@ class Keeper(Lending):
 
         Nobody can be told how those processes would have ended: they were never children of this one.
         """
+        self.give_up_prepared()
         both = (self._journal.ends, self._journal.starts)
         self._folders.recover({name: one["room"] for known in both for name, one in known.items() if one.get("room")})
         for name, task in self._journal.starts.items():

@@ -43,6 +43,8 @@ class _Said(msgspec.Struct):
     error: str = ""
     attempts: str = ""
     """Where the folders of its attempts are."""
+    prepares: bool = False
+    """Whether it can be told what may be launched next."""
     key: str = ""
     """Of a process beside an attempt: which of those that were asked for."""
 
@@ -83,6 +85,8 @@ class ProcessRuntime:
         self._idle_exit_s = idle_exit_s
         self._live: dict[str, _Live] = {}
         self._unforgotten: set[str] = set()
+        self._prepares = False
+        """Whether the supervisor does; one that an earlier version has left does not."""
         self._base: Mapping[str, str] = {}
         """That of the launch before, which the supervisor was told once."""
         self._contact_at: float | None = None
@@ -110,6 +114,12 @@ class ProcessRuntime:
                 if time.monotonic() > give_up_at:
                     raise
 
+    def prepare(self, launch: Launch) -> None:
+        if self._prepares and self._link is not None and not self.holds(launch.attempt):
+            self._send_base(launch.base)
+            self._send({**_order(launch), "do": "prepare"})
+            self._link.flush()
+
     async def launch(self, launch: Launch) -> None:
         name = launch.attempt
         path = self.path(name)
@@ -117,21 +127,8 @@ class ProcessRuntime:
             return
         if launch.files:
             _write_files(path, launch.files)
-        order: dict[str, Any] = {
-            "do": "launch",
-            "attempt": name,
-            "task_id": launch.task_id,
-            "argv": launch.argv,
-            "env": launch.env,
-            "deadline_s": launch.deadline_s,
-            "grace_s": launch.grace_s,
-        }
-        # Of all the rest a plain task has nothing.
-        for what in _SELDOM:
-            if value := getattr(launch, what):
-                order[what] = value
         grace_s = 2 * launch.grace_s if launch.stop else launch.grace_s
-        self._live[name] = live = _Live(launch.task_id, grace_s, order, launch.base)
+        self._live[name] = live = _Live(launch.task_id, grace_s, _order(launch), launch.base)
         self._send_launch(live)
 
     async def stop(self, attempt: str, reason: str, grace_s: float) -> None:
@@ -229,13 +226,16 @@ class ProcessRuntime:
         if self._link is not None:
             self._link.send(order, unhurried=unhurried)
 
-    def _send_launch(self, live: _Live) -> None:
+    def _send_base(self, base: Mapping[str, str]) -> None:
         """Nearly all of an environment is that of every other task of the same user: it is sent when it changes."""
+        if base is not self._base and base != self._base:
+            self._base = base
+            self._send({"do": "base", "env": base})
+
+    def _send_launch(self, live: _Live) -> None:
         if live.order is None:
             return
-        if live.base is not self._base and live.base != self._base:
-            self._base = live.base
-            self._send({"do": "base", "env": live.base})
+        self._send_base(live.base)
         # One that waits for another's end is there in time.
         self._send(live.order, unhurried="after" in live.order)
 
@@ -277,7 +277,7 @@ class ProcessRuntime:
                 )
                 answer.set_exception(SupervisorUnreachable(f"{told} have ended, and start this worker again"))
                 return
-            self._base = {}
+            self._base, self._prepares = {}, said.prepares
             self._send_contact()
             self._take_back(said.held)
             if not answer.done():
@@ -360,6 +360,23 @@ class ProcessRuntime:
         self._connecting = None
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("the way back to the supervisor failed", exc_info=error)
+
+
+def _order(launch: Launch) -> dict[str, Any]:
+    order: dict[str, Any] = {
+        "do": "launch",
+        "attempt": launch.attempt,
+        "task_id": launch.task_id,
+        "argv": launch.argv,
+        "env": launch.env,
+        "deadline_s": launch.deadline_s,
+        "grace_s": launch.grace_s,
+    }
+    # Of all the rest a plain task has nothing.
+    for what in _SELDOM:
+        if value := getattr(launch, what):
+            order[what] = value
+    return order
 
 
 def _write_files(folder: str, files: dict[str, bytes]) -> None:

@@ -4,9 +4,9 @@
 
 One per folder, by a lock. It goes to the background once it serves `DIR/supervisor.sock`: exit code 0 then, 3 if
 another one serves the folder, 1 if it cannot. Messages are lines of JSON. The worker says base (an environment from
-which those of its launches differ), launch, stop, beside (one more process of an attempt), call_back (stop what has not
-been started), renew, forget, list and shutdown; it is told what is held, and every end. A newer connection replaces the
-older one.
+which those of its launches differ), prepare (a launch that may come next), launch, stop, beside (one more process of an
+attempt), call_back (stop what has not been started), renew, forget, list and shutdown; it is told what is held, and
+every end. A newer connection replaces the older one.
 
 One thread, no third-party library: it must start in a moment, stay small, and never be the reason that a task dies.
 """
@@ -193,6 +193,7 @@ class Supervisor:
             del self._reactions[self._worker.socket.fileno()]
             self._worker.socket.close()
             self._worker = None
+            self._keeper.give_up_prepared()
             self._alone_since = also_asleep()
 
     def _take_orders(self) -> None:
@@ -223,6 +224,9 @@ class Supervisor:
         match order["do"]:
             case "base":
                 self._base = order["env"]
+            case "prepare":
+                order["env"] = {**self._base, **order["env"]}
+                self._keeper.prepare(order, now)
             case "launch" if not self._leaving:
                 order["env"] = env = {**self._base, **order["env"]}
                 for name in order.get("without", ()):  # said by a worker of an earlier version
@@ -244,11 +248,15 @@ class Supervisor:
                 self._to_forget[order["attempt"]] = None
             case "list":
                 self._forget()
-                self._say(pack({"is": "held", "held": self._keeper.held(), "attempts": self._keeper.folder}))
+                self._say(pack(self._all_held()))
             case "shutdown":
                 self._leave(order["reason"])
             case other:
                 raise ValueError(f"cannot {other!r} now")
+
+    def _all_held(self) -> dict[str, Any]:
+        keeper = self._keeper
+        return {"is": "held", "held": keeper.held(), "attempts": keeper.folder, "prepares": True}
 
     def _leave(self, reason: str) -> None:
         self._leaving = True

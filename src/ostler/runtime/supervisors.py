@@ -63,10 +63,19 @@ class Supervisors:
         self._members.append(second)
         return held
 
+    def prepare(self, launch: Launch) -> None:
+        if self._of(launch.attempt) is None:
+            member = self._for_new(launch)
+            member.prepare(launch)
+            self._remember(launch.attempt, member)
+
     async def launch(self, launch: Launch) -> None:
         member = self._of(launch.attempt) or self._behind(launch.after) or self._for_new(launch)
         await member.launch(launch)
-        self._homes[launch.attempt] = member
+        self._remember(launch.attempt, member)
+
+    def _remember(self, attempt: str, member: ProcessRuntime) -> None:
+        self._homes[attempt] = member
         if len(self._homes) > REMEMBERED:
             self._homes.popitem(last=False)
 

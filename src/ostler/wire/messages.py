@@ -32,6 +32,8 @@ class Protocol(msgspec.Struct, kw_only=True, omit_defaults=True):
     ahead: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
     beside: bool = False
     """It runs commands beside tasks: a `relay_request` may ask for one."""
+    hints: bool = False
+    """It makes use of a `job_hint`."""
 
 
 class Register(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -138,6 +140,10 @@ class JobAssign(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What is in those that the spec names, in base64, by name. They are for this attempt, and kept nowhere."""
 
 
+class JobHint(JobAssign, kw_only=True, omit_defaults=True):
+    """This assignment is being written down: in a moment it comes, or it does not. Nothing of it is begun before."""
+
+
 class PrewarmHint(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Fetch this snapshot now: the task is likely to come to you."""
 
@@ -235,6 +241,7 @@ Message = (
     | PrewarmHint
     | RelayRequest
     | JobAssign
+    | JobHint
     | NoWork
     | JobCancel
     | WorkerListRequest
@@ -257,6 +264,7 @@ TYPES: dict[str, type[Message]] = {
     "prewarm_hint": PrewarmHint,
     "relay_request": RelayRequest,
     "job_assign": JobAssign,
+    "job_hint": JobHint,
     "no_work": NoWork,
     "job_cancel": JobCancel,
     "worker_list_request": WorkerListRequest,
@@ -278,6 +286,7 @@ FROM_HUB = frozenset(
         "prewarm_hint",
         "relay_request",
         "job_assign",
+        "job_hint",
         "no_work",
         "job_cancel",
         "ack",
@@ -332,8 +341,9 @@ def _open(envelope: _Envelope, allowed: frozenset[str]) -> Frame | MalformedFram
     return Frame(envelope.type, message, envelope.error)
 
 
-def encode(message: Message, error: str = "") -> bytes:
-    body: dict[str, Any] = {"type": NAMES[type(message)], "payload": message}
+def encode(message: Message, error: str = "", *, kind: type[Message] | None = None) -> bytes:
+    """`kind`: as a message of another kind that has the same fields."""
+    body: dict[str, Any] = {"type": NAMES[kind or type(message)], "payload": message}
     if error:
         body["error"] = error
     return _encode(body)

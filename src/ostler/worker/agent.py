@@ -16,6 +16,7 @@ from ostler.wire.messages import (
     JobAccepted,
     JobAssign,
     JobCancel,
+    JobHint,
     JobResult,
     LogRequest,
     Message,
@@ -166,11 +167,14 @@ class Agent:
     def disconnected(self) -> None:
         self._accepted.clear()  # the next registration says what is held, and the results follow it
         self._gathered.clear()
+        self._starts.foresee(None)
         self.post(ConnectionLost())
 
     def heard(self, frame: Frame) -> None:
         message = frame.message
         match message:
+            case JobHint():
+                self._hinted(message)
             case JobAssign():
                 self._assigned(message)
             case Ack():
@@ -207,6 +211,12 @@ class Agent:
             self.post(Assigned(understand(message)))
         except NotUnderstood as error:
             self.post(Misassigned(task_id=task_id_of(message), attempt=message.attempt, error=str(error)))
+
+    def _hinted(self, message: JobHint) -> None:
+        try:
+            self._starts.foresee(understand(message))
+        except NotUnderstood:
+            return  # that is answered when it comes
 
     def _acknowledged(self, message: Ack, error: str) -> None:
         if error:

@@ -6,13 +6,14 @@ import shutil
 import sys
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 
 from ostler.archive.unpack import BadArchive
 from ostler.domain.worker import Capabilities
 from ostler.runtime.attempts import WORK
-from ostler.runtime.base import Runtime
+from ostler.runtime.base import Launch, Runtime
 from ostler.runtime.identity import Identity, give
 from ostler.runtime.prune import remove
 from ostler.worker.api import Declined, Missing
@@ -21,7 +22,7 @@ from ostler.worker.carrying import Carrier
 from ostler.worker.checkpoints import Checkpoints
 from ostler.worker.events import Launched, LaunchFailed
 from ostler.worker.gpus import Gpus
-from ostler.worker.launching import Place, make_launch
+from ostler.worker.launching import PLAIN, Place, make_launch
 from ostler.worker.orders import Facts, Order
 from ostler.worker.secrets import Secrets
 from ostler.worker.services import Services
@@ -34,6 +35,14 @@ LetGo = dict[str, tuple[str, ...]]
 
 class CannotStart(Exception):
     """The task would fail in the same way on any worker."""
+
+
+class _Foreseen(NamedTuple):
+    """An order that may come, and what will be launched if it does."""
+
+    order: Order
+    checkpoint: str
+    launch: Launch
 
 
 class Starts:
@@ -69,8 +78,23 @@ class Starts:
         """By the attempt that they wait behind: those that need nothing but to be launched after it."""
         self._following: set[str] = set()
         """These, as far as they are not called off."""
+        self._foreseen: _Foreseen | None = None
         self._copies: set[str] = set()
         """Attempts whose working directory is a copy of a snapshot."""
+
+    def foresee(self, order: Order | None) -> None:
+        """This one may come next, or none may: what can be thought of now need not be then. Only what is plain is
+        foreseen, and nothing is done for it here that could be seen."""
+        self._foreseen = None
+        if order is None or order.facts != PLAIN or order.after or order.gang or not self._needs_nothing(order):
+            return
+        try:
+            checkpoint = self._checkpoints.path(order.task_id)
+            launch = self._launch_of(order, order.facts, checkpoint, None)
+        except (OSError, ValueError):
+            return  # that is told when it comes
+        self._foreseen = _Foreseen(order, checkpoint, launch)
+        self._runtime.prepare(launch)
 
     async def begin(self, order: Order) -> None:
         """Nearly every task is launched at once; one that needs something first, when it is here."""
@@ -206,28 +230,35 @@ class Starts:
         self._copies.add(attempt)
 
     async def _launch(self, order: Order, facts: Facts) -> None:
-        blob = order.payload.blob if order.payload is not None else ""
         user = self._place.identity(order.spec.user_id)
         try:
             given = self._secrets.give(order, user)
         except LookupError as error:
             raise CannotStart(str(error)) from None
-        await self._runtime.launch(
-            make_launch(
-                order,
-                self._place,
-                facts,
-                capabilities=self._capabilities(),
-                home=self._runtime.path(order.attempt),
-                checkpoint=self._checkpoints.open(order.task_id, user, is_short=bool(order.after)),
-                blob=self._blobs.path(blob) if blob else None,
-                python=sys.executable,
-                secrets=None if given is None else given.environment(),
-            )
-        )
+        checkpoint = self._checkpoints.open(order.task_id, user, is_short=bool(order.after))
+        foreseen, self._foreseen = self._foreseen, None
+        if foreseen is not None and (foreseen.order, foreseen.checkpoint) == (order, checkpoint):
+            launch = foreseen.launch
+        else:
+            launch = self._launch_of(order, facts, checkpoint, None if given is None else given.environment())
+        await self._runtime.launch(launch)
         self._carrier.begun(order.attempt, order.task_id, order.checkpoint)
         if facts.port:
             self._services.watch(order.attempt, facts.port, facts.checks)
+
+    def _launch_of(self, order: Order, facts: Facts, checkpoint: str, secrets: dict[str, str] | None) -> Launch:
+        blob = order.payload.blob if order.payload is not None else ""
+        return make_launch(
+            order,
+            self._place,
+            facts,
+            capabilities=self._capabilities(),
+            home=self._runtime.path(order.attempt),
+            checkpoint=checkpoint,
+            blob=self._blobs.path(blob) if blob else None,
+            python=sys.executable,
+            secrets=secrets,
+        )
 
 
 async def _let_go_first(before: dict[str, asyncio.Task[LetGo] | None]) -> tuple[str, ...]:
