@@ -63,7 +63,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=5000, help="W1, in each round")
     parser.add_argument("--calls", type=int, default=10_000, help="W2, in each round")
-    parser.add_argument("--alone", type=int, default=20, help="W3, in each round")
+    parser.add_argument("--alone", type=int, default=60, help="W3, in each round")
     parser.add_argument("--queued", type=int, default=100_000, help="W4, once")
     parser.add_argument("--deadline", type=float, default=120.0, help="seconds for each system in each round")
     parser.add_argument("--only", nargs="+", choices=[one.name.lower() for one in PEERS], help="these peers")

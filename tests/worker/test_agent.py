@@ -9,8 +9,11 @@ from tests.worker.scripted_hub import TOKEN, ScriptedHub, assignment
 
 from ostler.domain.errors import NotAllowed
 from ostler.domain.worker import Capabilities, DeviceInfo
+from ostler.runtime.base import Launch
+from ostler.wire.messages import JobAssign
 from ostler.worker import agent as agent_module
 from ostler.worker.connection import TakenOver
+from ostler.worker.orders import Order
 from ostler.worker.state import AHEAD
 
 
@@ -63,6 +66,29 @@ async def test_many_assignments_in_one_frame_all_run(hub: ScriptedHub, worker: W
     assert states == ["succeeded"] * 50
     assert any(isinstance(frame, list) for frame in hub.frames)
     assert not isinstance(hub.frames[0], list)
+
+
+async def test_what_one_frame_asks_for_is_begun_before_the_next_is_read(
+    hub: ScriptedHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    launch, understand = worker.runtime.launch, agent_module.understand
+
+    async def launched(what: Launch) -> None:
+        happened.append(f"{what.attempt} launched")
+        await launch(what)
+
+    def understood(message: JobAssign) -> Order:
+        happened.append(f"{message.attempt} read")
+        return understand(message)
+
+    monkeypatch.setattr(worker.runtime, "launch", launched)
+    monkeypatch.setattr(agent_module, "understand", understood)
+    # Written without a pause, so that both are there when the worker reads.
+    await asyncio.gather(*(hub.send_batch(("job_assign", assignment(name, "true"))) for name in ("a1", "a2")))
+    await hub.next("job_result")
+    await hub.next("job_result")
+    assert happened == ["a1 read", "a1 launched", "a2 read", "a2 launched"]
 
 
 async def test_the_same_assignment_twice_runs_once(hub: ScriptedHub, worker: Worker, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from aiohttp import web
 
 from ostler.domain.hubs import Addresses
-from ostler.wire.messages import MAX_FRAME_BYTES, packed
+from ostler.wire.messages import BATCH_BYTES, MAX_FRAME_BYTES, packed
 from ostler.worker.connection import FIRST_PAUSE_S, LONGEST_PAUSE_S, PATH, Connection, Pauses
 from ostler.worker.credentials import Credentials
 
@@ -47,6 +47,9 @@ def test_messages_of_one_turn_share_a_frame_that_stays_below_the_limit() -> None
     large = b'"' + b"x" * (MAX_FRAME_BYTES // 3) + b'"'
     assert [frame.count(b"x") > 0 for frame in packed([large] * 3)] == [True, True, True]
     assert all(len(frame) <= MAX_FRAME_BYTES for frame in packed([large] * 3 + [b"1"] * 100))
+    many = packed([b"1234567"] * BATCH_BYTES)
+    assert max(map(len, many)) <= BATCH_BYTES + 2
+    assert len(many) == 8
 
 
 async def test_a_hub_with_too_many_at_its_door_is_asked_again_when_it_says(

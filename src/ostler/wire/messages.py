@@ -12,6 +12,8 @@ import msgspec
 from ostler.domain.worker import ActiveTask, Capabilities, Mib, Slots
 
 MAX_FRAME_BYTES = 1024 * 1024
+BATCH_BYTES = 32 * 1024
+"""What is sent together: whoever reads it acts on the first of a thousand messages while the rest is still coming."""
 CLOSE_TOO_LARGE = 1009
 CLOSE_REGISTER_AGAIN = 4000
 CLOSE_TAKEN_OVER = 4001
@@ -350,11 +352,11 @@ def encode(message: Message, error: str = "", *, kind: type[Message] | None = No
 
 
 def packed(frames: list[bytes]) -> list[bytes]:
-    """In as few frames as stay well below the limit of one, for a peer that takes batches."""
+    """In frames of about that size, for a peer that takes batches."""
     groups: list[list[bytes]] = []
-    size = MAX_FRAME_BYTES
+    size = BATCH_BYTES
     for frame in frames:
-        if size + len(frame) > MAX_FRAME_BYTES // 2:
+        if size + len(frame) > BATCH_BYTES:
             groups.append([])
             size = 0
         groups[-1].append(frame)

@@ -194,6 +194,7 @@ class Connection:
                 if isinstance(frame.message, Ack) and frame.message.of == "register" and not frame.error:
                     self._registered(frame.message)
                 self._on_message(frame)
+            await asyncio.sleep(0)  # what this asks for is begun before the next is read
 
     def _registered(self, ack: Ack) -> None:
         self._batches = True
