@@ -12,6 +12,7 @@ from ostler.runtime.attempts import LOG, OUT, REMOVED, WORK, Folders
 from ostler.runtime.base import Ended
 from ostler.runtime.process import ProcessRuntime
 from ostler.runtime.supervisor import JOURNAL
+from ostler.runtime.supervisors import Supervisors
 
 C = f"c-{os.getpid()}"
 
@@ -136,15 +137,64 @@ async def test_a_supervisor_of_an_earlier_version_is_not_told(runtime: ProcessRu
     assert A not in entries(runtime)
 
 
+@pytest.mark.parametrize("whole", [False, True], ids=["all but its log", "whole"])
 async def test_a_folder_that_was_pruned_meanwhile_is_made_again(
-    runtime: ProcessRuntime, ends: Ends, spare: None
+    runtime: ProcessRuntime, ends: Ends, spare: None, whole: bool
 ) -> None:
     await prepared(runtime, A)
     for name in (WORK, OUT):
         (runtime.folder(A) / name).rmdir()
-    (runtime.folder(A) / LOG).unlink()
-    runtime.folder(A).rmdir()
-    assert (await run(runtime, ends, A)).exit_code == 0
+    if whole:
+        (runtime.folder(A) / LOG).unlink()
+        runtime.folder(A).rmdir()
+    end = await run(runtime, ends, A)
+    assert (end.exit_code, end.error) == (0, "")
+    assert (runtime.folder(A) / OUT).is_dir()
+
+
+async def pruned(both: Supervisors) -> None:
+    await both.prune(keep_bytes=10**9, keep_age_s=10**6)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_who_prunes_before_or_after_it_is_prepared_does_not_keep_it_from_running(
+    tmp_path: Path, when: str
+) -> None:
+    both = Supervisors(tmp_path / "state", idle_exit_s=5.0, two=False)
+    await both.open()
+    try:
+        ends = Ends(both)
+        await both.launch(launch(C, "true"))
+        await ends.of(C)
+        await both.forget(C)
+        journal = tmp_path / "state" / JOURNAL
+        await eventually(lambda: f'{{"forget":"{C}"}}' in journal.read_text())
+        if when == "before":
+            await pruned(both)
+            assert os.listdir(both.folder(C)) == [LOG]
+        both.prepare(shell(A, "pwd; echo hello"))
+        await eventually(lambda: (both.folder(A) / OUT).exists())
+        await pruned(both)
+        assert sorted(os.listdir(both.folder(A))) == [LOG, OUT, WORK]
+        await both.launch(shell(A, "pwd; echo hello"))
+        end = await ends.of(A)
+        assert (end.exit_code, end.error) == (0, "")
+        await both.forget(A)
+        await pruned(both)
+        assert os.listdir(both.folder(A)) == [LOG]
+    finally:
+        await both.close(stop_tasks=True)
+
+
+def test_a_folder_of_another_user_or_a_room_is_not_taken_for_the_prepared_one(tmp_path: Path) -> None:
+    folders = Folders(str(tmp_path))
+    assert folders.make("a")
+    folders.release("a", as_new=True)
+    folders.prepare("b")
+    folders.reserve("b")
+    assert folders.make("b")
+    assert sorted(os.listdir(folders.path("b"))) == [OUT, WORK]
+    assert folders.path("b") != str(tmp_path / "b")
 
 
 def test_a_folder_in_which_the_worker_has_put_something_is_left_as_it_is(tmp_path: Path) -> None:

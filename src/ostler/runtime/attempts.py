@@ -250,6 +250,7 @@ class Folders:
         owner = user or self._own
         if self._take_spare(self.path(attempt), owner):
             self._prepared, self._owners[attempt] = attempt, owner
+            _restore(self.path(attempt), user)
 
     def give_up(self, prepared: str) -> None:
         self._prepared = ""
@@ -259,10 +260,10 @@ class Folders:
     def make(self, attempt: str, user: Identity | None = None) -> bool:
         """Make the attempt's folder, or complete the one that the worker prepared. False if it has run before: of one
         in a room only the journal knows."""
-        if attempt == self._prepared:
+        if self._is_prepared(attempt, user):
             self._prepared = ""
-            if os.access(f"{self._root}/{attempt}/{WORK}", os.F_OK):
-                return True
+            _restore(self.path(attempt), user)
+            return True
         if attempt not in self._rooms:
             return self._make(self.path(attempt), attempt, user)
         room = self._rooms[attempt]
@@ -279,12 +280,14 @@ class Folders:
         self._made.add(room)
         return True
 
+    def _is_prepared(self, attempt: str, user: Identity | None) -> bool:
+        is_the_one = attempt == self._prepared and attempt not in self._rooms
+        return is_the_one and self._owners.get(attempt) == (user or self._own)
+
     def _make(self, folder: str, attempt: str, user: Identity | None) -> bool:
         owner = self._owners[attempt] = user or self._own
         if self._take_spare(folder, owner):
-            # Whoever prunes removes this one first: if it is there, all is.
-            if not os.path.lexists(f"{folder}/{WORK}") and _complete(folder) and user is not None:
-                _give(folder, user)
+            _restore(folder, user)
             return True
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder, 0o700)
@@ -340,6 +343,15 @@ class Folders:
                     self._rename(room, attempt)
                 os.utime(f"{self._root}/{attempt}")  # its age, for whoever prunes, counts from now
         self._move_out(attempt)
+
+
+def _restore(folder: str, user: Identity | None) -> None:
+    """What whoever prunes has taken of a spare folder. That one removes `work` first: if it is there, all is."""
+    if not os.path.lexists(f"{folder}/{WORK}"):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        if _complete(folder) and user is not None:
+            _give(folder, user)
 
 
 def _complete(folder: str) -> bool:

@@ -19,6 +19,7 @@ from ostler.runtime.supervisor import ATTEMPTS, JOURNAL
 
 SECOND = "second"
 REMEMBERED = 4096
+PREPARED = 64
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class Supervisors:
         self._closed = 0
         self._homes: OrderedDict[str, ProcessRuntime] = OrderedDict()  # a plain one does not know its first
         """Whose the latest attempts of this process were: one that is launched late or twice is known there."""
+        self._prepared: OrderedDict[str, None] = OrderedDict()
+        """The latest that may be launched next, and have not been: whoever prunes lets them be."""
 
     def _member(self, folder: Path) -> ProcessRuntime:
         return ProcessRuntime(folder, attempts=self._place, idle_exit_s=self._idle_exit_s, ends=self._ends)
@@ -66,12 +69,16 @@ class Supervisors:
     def prepare(self, launch: Launch) -> None:
         if self._of(launch.attempt) is None:
             member = self._for_new(launch)
-            member.prepare(launch)
+            self._prepared[launch.attempt] = None  # before there is anything to be pruned
+            if len(self._prepared) > PREPARED:
+                self._prepared.popitem(last=False)
             self._remember(launch.attempt, member)
+            member.prepare(launch)
 
     async def launch(self, launch: Launch) -> None:
         member = self._of(launch.attempt) or self._behind(launch.after) or self._for_new(launch)
         await member.launch(launch)
+        self._prepared.pop(launch.attempt, None)
         self._remember(launch.attempt, member)
 
     def _remember(self, attempt: str, member: ProcessRuntime) -> None:
@@ -128,7 +135,7 @@ class Supervisors:
         return await asyncio.to_thread(prune, self._place, self._is_held, keep_bytes, keep_age_s, time.time())
 
     def _is_held(self, attempt: str) -> bool:
-        return any(member.holds(attempt) for member in self._members)
+        return attempt in self._prepared or any(member.holds(attempt) for member in self._members)
 
     def _of(self, attempt: str) -> ProcessRuntime | None:
         for member in self._members:
