@@ -21,7 +21,6 @@ from pathlib import Path
 from benchmarks.commits import two_commits_ms
 from benchmarks.core import Churn
 from benchmarks.yard import (
-    TRUE,
     alone_ms,
     array_submits,
     bare_spawns,
@@ -83,7 +82,7 @@ def running(options: argparse.Namespace) -> Runs:
                 found["jobs_to_spawns"].append(found["jobs"][-1] / found["spawns"][-1])
                 found["calls"].append(rate(options.calls, lambda count: calls(client, nothing, count)))
                 found["alone"].append(alone_ms(lambda: one_job(client), options.alone))
-        found["commits"] = [two_commits_ms(state, TRUE)]
+        found["commits"] = [two_commits_ms(state)]
     return found
 
 

@@ -11,6 +11,8 @@ import statistics
 import time
 from pathlib import Path
 
+from benchmarks.yard import IDLE_S, TRUE
+
 from ostler.core.effects import AssignTask, Effect
 from ostler.core.events import Event, JobsSubmitted, TaskEnded, WorkerBeat, WorkerRegistered
 from ostler.core.fleet import Fleet
@@ -23,13 +25,11 @@ from ostler.domain.worker import Capabilities, Slots
 from ostler.hub.new_job import new_job
 from ostler.ledger.sqlite import SqliteLedger
 
-IDLE_S = (0.05, 0.15)
-"""Before each job that is timed alone: drawn anew each time, so as to lock onto nobody's timer."""
 RUNS_S = 0.003
 WORKER = "bench"
 
 
-def two_commits_ms(folder: Path, command: str, count: int = 40) -> float:
+def two_commits_ms(folder: Path, count: int = 40) -> float:
     """Both together, each by its median."""
     ledger = SqliteLedger(folder / "commits.db")
     numbers = itertools.count(1)
@@ -39,7 +39,7 @@ def two_commits_ms(folder: Path, command: str, count: int = 40) -> float:
     of_submits, of_ends = [], []
     try:
         for number in range(count):
-            changes, effects = _turn(fleet, _submitted(f"job-{number}", command))
+            changes, effects = _turn(fleet, _submitted(f"job-{number}"))
             attempt = next(effect.attempt for effect in effects if isinstance(effect, AssignTask))
             of_submits.append(_took_s(ledger, changes, random.uniform(*IDLE_S)))
             ended = TaskEnded(
@@ -57,8 +57,8 @@ def two_commits_ms(folder: Path, command: str, count: int = 40) -> float:
     return (statistics.median(of_submits) + statistics.median(of_ends)) * 1000
 
 
-def _submitted(name: str, command: str) -> Event:
-    spec = JobSpec(id=name, user_id="admin", command=[command])
+def _submitted(name: str) -> Event:
+    spec = JobSpec(id=name, user_id="admin", command=[TRUE])
     receipt = ReceiptRecord(key=f"key-{name}", digest="0" * 64, ids=[name], at=time.time())
     return JobsSubmitted(ref=1, jobs=[new_job(spec)], receipt=receipt)
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
-from benchmarks.commits import IDLE_S
 
 from ostler.client.fleet import Fleet
 from ostler.client.http import Hub
@@ -26,6 +25,8 @@ OSTLER = [sys.executable, "-m", "ostler.cli"]
 TRUE = "/usr/bin/true" if os.path.exists("/usr/bin/true") else "/bin/true"
 BATCH = 500
 KEPT_IN = "OSTLER_BENCH_KEPT_IN"
+IDLE_S = (0.05, 0.15)
+"""Before each job that is timed alone: drawn anew each time, so as to lock onto nobody's timer."""
 
 
 def bare_spawns(count: int, at_once: int = 2) -> float:

@@ -5,7 +5,6 @@ from importlib.metadata import version
 from benchmarks.commits import two_commits_ms
 from benchmarks.peers.measure import Peer, measure, tell
 from benchmarks.yard import (
-    TRUE,
     array_submits,
     batched_submits,
     calls,
@@ -23,7 +22,7 @@ def nothing(number: int) -> int:
 
 def main() -> None:
     with state_folder() as state:
-        tell(two_commits_ms=two_commits_ms(state, TRUE))
+        tell(two_commits_ms=two_commits_ms(state))
         with hub(state) as (client, process, url), worker(state, client, url, slots=2):
             peer = Peer(
                 version=version("ostler"),

@@ -1,8 +1,8 @@
 """The single writer: inbox → step each → place → one commit → effects.
 
 Whatever arrives while a commit runs forms the next batch, so the slower the disk, the larger the batch. Nothing
-leaves before it is durable. If a step or a commit fails, the loop stops and so does the hub: what the ledger has is
-the truth that it starts from again.
+leaves before it is durable but a hint, which promises nothing. If a step or a commit fails, the loop stops and so does
+the hub: what the ledger has is the truth that it starts from again.
 
 Where workers have reported more than one batch takes, the next is stepped while the last is written: else this loop and
 its disk would wait for each other. It is not written before, and its effects are not told before those of the last.

@@ -352,7 +352,7 @@ def encode(message: Message, error: str = "", *, kind: type[Message] | None = No
 
 
 def packed(frames: list[bytes]) -> list[bytes]:
-    """In frames of about that size, for a peer that takes batches."""
+    """In frames of BATCH_BYTES, or of one message that is longer, for a peer that takes batches."""
     groups: list[list[bytes]] = []
     size = BATCH_BYTES
     for frame in frames:
