@@ -5,6 +5,8 @@ from tests.core.yard import Yard, capabilities, entry, holding
 
 from ostler.core import index
 from ostler.core.effects import AssignTask, CancelTask
+from ostler.core.placing.ahead import SENT_AT_ONCE
+from ostler.core.placing.place import settled
 from ostler.domain.quota import Quota, Quotas
 from ostler.domain.scheduling import Scheduling
 from ostler.domain.states import ASSIGNED, CANCELLED, ORPHANED, PENDING, RUNNING, SUCCEEDED
@@ -77,6 +79,17 @@ def test_a_place_that_is_freed_is_filled_up_again(yard: Yard) -> None:
     yard.submit("a", array=10)
     yard.end("a.0", run_s=0.01)
     assert ahead(yard) == {"a.2": "a.1", "a.3": "a.2", "a.4": "a.3", "a.5": "a.4"}
+
+
+def test_many_are_sent_in_portions_one_a_pass_and_until_then_nothing_is_settled() -> None:
+    yard = fleet(ahead=2 * SENT_AT_ONCE + 1, slots=2, ran_s=0.0005)
+    yard.submit("a", array=1000)
+    assert (len(ahead(yard)), settled(yard.fleet)) == (SENT_AT_ONCE, False)
+    yard.turn()
+    assert (len(ahead(yard)), settled(yard.fleet)) == (2 * SENT_AT_ONCE, False)
+    assert len(yard.turn()) == 1
+    assert settled(yard.fleet)
+    assert yard.turn() == []
 
 
 def test_two_places_are_filled_alike() -> None:

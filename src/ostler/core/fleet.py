@@ -80,6 +80,8 @@ class Fleet:
         """How many attempts were sent ahead to each worker and have not begun."""
         self.look_ahead: dict[str, None] = {}
         """Workers on which something has changed that those sent ahead depend on."""
+        self.sends_on = False
+        """Whether one of them was sent as many as one pass sends, and may be sent more."""
         self.yielding: dict[float, dict[str, int]] = {}
         """Attempts held that may be told to end for another job's sake: by their priority, how many on each worker."""
         self.running_of: dict[str, list[int]] = {}

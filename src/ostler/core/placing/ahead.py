@@ -27,6 +27,9 @@ OVERDUE_S: Final = 2.0
 """Whoever was thought to be short and has run for this long keeps nobody waiting behind it."""
 WORTH_CALLING_S: Final = 0.02
 """Whoever waits for less is there before it could be brought elsewhere."""
+SENT_AT_ONCE: Final = 256
+"""To one worker in one pass, of one size: it begins with these while the next are decided, and they are enough until
+then."""
 WORKERS_LOOKED_AT: Final = 64
 """Of those with tasks ahead, for one that has nothing to do."""
 
@@ -35,7 +38,7 @@ def look(fleet: Fleet, now: float) -> list[Effect]:
     """Of the workers on which something has changed: call back what others come before, send what may be sent."""
     if fleet.queue.joined:
         _notice_rivals(fleet)
-    names, fleet.look_ahead = list(fleet.look_ahead), {}
+    names, fleet.look_ahead, fleet.sends_on = list(fleet.look_ahead), {}, False
     if fleet.ahead_on:
         names += [name for name in fleet.holds.on if name in fleet.ahead_on]
     effects: list[Effect] = []
@@ -81,7 +84,7 @@ def _is_passed_over(fleet: Fleet, shapes: int, attempt: Attempt) -> bool:
 
 def _fill(fleet: Fleet, worker: Worker, there: list[Attempt], held: Holding, shapes: int, now: float) -> list[Effect]:
     """The next in order, behind those that are likely to end first."""
-    left = worker.ahead - fleet.ahead_on.get(worker.id, 0)
+    left = min(SENT_AT_ONCE, worker.ahead - fleet.ahead_on.get(worker.id, 0))
     found = fleet.queue.alone(shapes) if left > 0 else None
     if found is None:
         return []
@@ -107,6 +110,9 @@ def _fill(fleet: Fleet, worker: Worker, there: list[Attempt], held: Holding, sha
             if following is None:
                 break
             job = following
+    if len(effects) == SENT_AT_ONCE:
+        fleet.look_ahead[worker.id] = None
+        fleet.sends_on = True
     return effects
 
 

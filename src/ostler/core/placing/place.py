@@ -119,5 +119,5 @@ def answers(fleet: Fleet, placed: list[Effect]) -> list[Effect]:
 
 
 def settled(fleet: Fleet) -> bool:
-    """Nothing waits that could be placed now."""
-    return backfill.next_in_order(fleet, fleet.holds.looked_at) is None
+    """Nothing waits that could be placed now, or sent ahead."""
+    return not fleet.sends_on and backfill.next_in_order(fleet, fleet.holds.looked_at) is None
