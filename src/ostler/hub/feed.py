@@ -46,8 +46,7 @@ class Feed:
 
     def _wake(self, subject: str) -> None:
         for future in self._watchers.pop(subject, []):
-            if not future.done():
-                future.set_result(None)
+            _let_go(future)
 
     @contextlib.contextmanager
     def watching(self, subject: str) -> Iterator[Callable[[float], Awaitable[None]]]:
@@ -56,7 +55,11 @@ class Feed:
         self._watchers.setdefault(subject, []).append(future)
 
         async def changed(timeout_s: float) -> None:
-            await asyncio.wait({future}, timeout=timeout_s)
+            timer = asyncio.get_running_loop().call_later(timeout_s, _let_go, future)
+            try:
+                await future
+            finally:
+                timer.cancel()
 
         try:
             yield changed
@@ -88,3 +91,8 @@ class Feed:
         newer = list(itertools.takewhile(lambda record: record.seq > seq, reversed(self._recent)))
         newer.reverse()
         return newer
+
+
+def _let_go(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.done():
+        waiting.set_result(None)
