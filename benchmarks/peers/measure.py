@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 WARM = 8
+TIMES = 3
+"""How often calls are timed in a round, of which the median counts: they are over in a second or two, and a machine
+may be a third faster or slower in the next."""
 IDLE_S = (0.05, 0.15)
 """Before each job that is timed alone: drawn anew each time, so as to lock onto nobody's timer."""
 BEHIND = 15
@@ -51,7 +54,7 @@ def measure(peer: Peer) -> None:
                 tell_rate("W1", "", count, peer.jobs)
             case "W2":
                 for way, run in peer.calls.items():
-                    tell_rate("W2", way, count, run)
+                    tell_rate("W2", way, count, run, TIMES)
             case "W3" if peer.once is not None:
                 tell(work="W3", way="", count=count, p50_ms=alone_ms(peer.once, count))
             case "W4" if peer.queue and peer.once is not None:
@@ -65,11 +68,14 @@ def tell(**fact: object) -> None:
     print(json.dumps(fact), flush=True)
 
 
-def tell_rate(work: str, way: str, count: int, run: Callable[[int], None]) -> None:
+def tell_rate(work: str, way: str, count: int, run: Callable[[int], None], times: int = 1) -> None:
     run(WARM)
-    begun = time.perf_counter()
-    run(count)
-    tell(work=work, way=way, count=count, per_s=count / (time.perf_counter() - begun))
+    rates = []
+    for _ in range(times):
+        begun = time.perf_counter()
+        run(count)
+        rates.append(count / (time.perf_counter() - begun))
+    tell(work=work, way=way, count=count, per_s=statistics.median(rates))
 
 
 def tell_queue(way: str, count: int, run: Callable[[int], None], processes: Iterable[int]) -> None:

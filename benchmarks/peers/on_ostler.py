@@ -6,6 +6,7 @@ from benchmarks.commits import two_commits_ms
 from benchmarks.peers.measure import Peer, measure, tell
 from benchmarks.yard import (
     array_submits,
+    bare_spawns,
     batched_submits,
     calls,
     hub,
@@ -15,6 +16,9 @@ from benchmarks.yard import (
     worker,
 )
 
+BARE = 2000
+"""Process starts without any scheduler, a moment before W1: that is a part of what the machine can do by then."""
+
 
 def nothing(number: int) -> int:
     return number
@@ -22,7 +26,7 @@ def nothing(number: int) -> int:
 
 def main() -> None:
     with state_folder() as state:
-        tell(two_commits_ms=two_commits_ms(state))
+        tell(two_commits_ms=two_commits_ms(state), bare_per_s=bare_spawns(BARE))
         with hub(state) as (client, process, url), worker(state, client, url, slots=2):
             peer = Peer(
                 version=version("ostler"),

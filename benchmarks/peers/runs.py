@@ -68,6 +68,8 @@ class Found:
         self.failed = ""
         """Why there is no more of it."""
         self.two_commits_ms = Series()
+        self.bare_per_s = Series()
+        """Process starts without any scheduler, right before those of this one."""
         self.figures: defaultdict[tuple[str, str, str], Series] = defaultdict(Series)
         """By workload, the way that it is done, and what was measured."""
         self.counts: dict[str, int] = {}
@@ -77,6 +79,8 @@ class Found:
         self.setup = fact.get("setup", self.setup)
         if "two_commits_ms" in fact:
             self.two_commits_ms.by_round[number] = fact["two_commits_ms"]
+        if "bare_per_s" in fact:
+            self.bare_per_s.by_round[number] = fact["bare_per_s"]
         if "work" in fact:
             self.counts[fact["work"]] = fact["count"]
             for key in fact.keys() - {"work", "way", "count"}:

@@ -65,12 +65,17 @@ def _cell(one: Found, work: str, key: str, shown: Callable[[float], str]) -> str
 def beside(bare: Found, ours: Found, peers: list[Found]) -> str:
     rows = [
         _ratio("W1", "W1", ours, _figures(peers, "W1"), 1.5),
-        _ratio("W1, the floor", "W1", ours, _figures([bare], "W1"), 0.55),
+        _ratio("W1, the floor", "W1", ours, _floor(bare, ours), 0.55),
         _ratio("W2, calls that are placed", "W2", ours, _figures(peers, "W2", {NO_CALLS, UNPLACED}), 1.5),
         _ratio("W2, calls of an actor too", "W2", ours, _figures(peers, "W2", {NO_CALLS}), 1.5),
         _latency(ours, [(one.system.name, way) for one in peers for way in one.ways("W3", "p50_ms").values()]),
     ]
     return table(["", ours.system.name, "the fastest", "ratio", "bar", ""], [row for row in rows if row])
+
+
+def _floor(bare: Found, ours: Found) -> list[Figure]:
+    """As it was right before each of our rounds, where that is known."""
+    return [(bare.system.name, ours.bare_per_s)] if ours.bare_per_s.by_round else _figures([bare], "W1")
 
 
 def _figures(found: Iterable[Found], work: str, without: Collection[str] = ()) -> list[Figure]:
