@@ -18,10 +18,10 @@ ABSENT: Any = object()
 
 # What the page says that each message of a hub may carry: those that must be there, those that may.
 FROM_HUB: dict[str, tuple[set[str], set[str]]] = {
-    "ack": (set(), {"of", "task_id", "attempt", "sent_at", "token"}),
+    "ack": (set(), {"of", "task_id", "attempt", "attempts", "sent_at", "token"}),
     "job_assign": (
         {"spec", "attempt", "remaining_time"},
-        {"devices", "index", "rank", "peers", "after", "secrets"},
+        {"devices", "index", "rank", "peers", "after", "line", "secrets"},
     ),
     "job_hint": (
         {"spec", "attempt", "remaining_time"},

@@ -140,6 +140,24 @@ async def test_no_more_than_so_much_waits_for_a_worker_that_reads_nothing(
     raw.socket.close()
 
 
+async def test_a_worker_that_reads_nothing_of_its_assignments_is_cut_off_and_the_hub_goes_on(
+    hub: RunningHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "STALLED_S", 3600.0)
+    monkeypatch.setattr(session, "MAX_WAITING", 500_000)
+    raw = Raw(hub)
+    await raw.open("deaf")
+    slots = {"batch_total": 400, "batch_in_use": 0, "service_total": 0, "service_in_use": 0}
+    await raw.say("heartbeat", worker_id="deaf", slots=slots, sent_at="now")
+    await hub.api.until_status("deaf", "ready")
+    for _ in range(80):  # what the kernel takes, and more than may wait
+        await hub.api.submit(env={"LONG": "x" * 240_000})
+    await hub.api.until_status("deaf", "offline")
+    assert "bytes wait for it" in await _why_offline(hub.api, "deaf")
+    assert (await hub.api.get("/v1/health"))["status"] == "ok"
+    raw.socket.close()
+
+
 async def _pushed(raw: Raw, data: bytes, times: int) -> int:
     """How often this could be said, until the hub has read nothing for many turns of the loop."""
     said = idle = 0

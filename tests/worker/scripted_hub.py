@@ -277,6 +277,7 @@ def assignment(attempt: str, *command: str, **more: Any) -> dict[str, Any]:
             "devices",
             "index",
             "after",
+            "line",
             "remaining_time",
             "rank",
             "peers",

@@ -23,7 +23,7 @@ async def test_the_first_message_is_a_registration_and_the_next_asks_for_work(hu
     (first, register), (second, ready) = hub.messages[:2]
     assert (first, second) == ("register", "ready_for_work")
     assert (register["id"], register["boot_id"]) == ("w1", "boot")
-    assert register["protocol"] == {"batch": True, "ahead": AHEAD, "beside": True, "hints": True}
+    assert register["protocol"] == {"batch": True, "ahead": AHEAD, "beside": True, "hints": True, "lines": True}
     assert register["capabilities"]["cpu_count"] == 4
     assert ready["slots"] == {"batch_total": 4, "batch_in_use": 0, "service_total": 1, "service_in_use": 0}
     assert hub.authorizations == [f"Bearer {TOKEN}"]

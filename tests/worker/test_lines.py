@@ -6,7 +6,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from tests.worker.conftest import Worker, working
+from tests.worker.conftest import Worker, eventually, working
 from tests.worker.scripted_hub import ScriptedHub, assignment
 
 COMMAND = ("{python}", "-m", "ostler.task.call")
@@ -126,3 +126,63 @@ async def test_a_worker_that_is_stopped_launches_none_of_a_line(hub: ScriptedHub
         await worker.agent._starts.close()
         assert not (tmp_path / "w1/attempts/a2").exists()
     assert line.noted() == []
+
+
+def in_one_message(first: str, *others: str, script: str, **more: Any) -> dict[str, Any]:
+    """A line, as a hub tells it to a worker that takes it so."""
+    line = [[f"job-{name}", name, at] for at, name in enumerate(others, 1)]
+    return assignment(first, "sh", "-c", script, index=0, line=line, **more)
+
+
+async def test_a_line_in_one_message_runs_one_after_the_other_each_with_its_own_names(
+    hub: ScriptedHub, worker: Worker, tmp_path: Path
+) -> None:
+    said = tmp_path / "said"
+    script = (
+        f"echo $OSTLER_JOB_ID $OSTLER_TASK_ID $OSTLER_ATTEMPT $OSTLER_INDEX $A >>{said}; test -d $OSTLER_CHECKPOINT"
+    )
+    await hub.send("job_assign", **in_one_message("a1", "a2", "a3", "a4", script=script, env={"A": "b"}))
+    ends = [await hub.next("job_result") for _ in range(4)]
+    assert {end["attempt"]: end["state"] for end in ends} == dict.fromkeys(("a1", "a2", "a3", "a4"), "succeeded")
+    assert said.read_text().splitlines() == [f"job-a{n} job-a{n} a{n} {n - 1} b" for n in range(1, 5)]
+
+
+async def test_each_of_a_line_leaves_its_outputs_under_its_own_name(hub: ScriptedHub, worker: Worker) -> None:
+    script = "echo $OSTLER_ATTEMPT >$OSTLER_OUT/it; echo $OSTLER_ATTEMPT was here"
+    await hub.send("job_assign", **in_one_message("a1", "a2", "a3", script=script))
+    ends = [await hub.next("job_result") for _ in range(3)]
+    assert len({end["artifact_id"] for end in ends}) == 3
+    assert {name: log.decode() for (_, name), log in hub.logs.items()} == {
+        f"a{n}": f"a{n} was here\n" for n in (1, 2, 3)
+    }
+
+
+async def test_one_of_a_line_that_cannot_be_understood_fails_and_the_others_run(
+    hub: ScriptedHub, worker: Worker, tmp_path: Path
+) -> None:
+    message = in_one_message("a1", "a2", "a3", script=f"echo $OSTLER_ATTEMPT >>{tmp_path}/ran")
+    message["line"][0][0] = "../job"
+    await hub.send("job_assign", **message)
+    ends = {end["attempt"]: end for end in [await hub.next("job_result") for _ in range(3)]}
+    assert [ends[name]["state"] for name in ("a1", "a2", "a3")] == ["succeeded", "failed", "succeeded"]
+    assert "cannot be the id of a task" in ends["a2"]["error"]
+    assert (tmp_path / "ran").read_text().split() == ["a1", "a3"]
+
+
+async def test_a_spec_that_cannot_be_understood_fails_all_of_its_line(hub: ScriptedHub, worker: Worker) -> None:
+    message = in_one_message("a1", "a2", script="true")
+    message["spec"]["command"] = []
+    await hub.send("job_assign", **message)
+    ends = [await hub.next("job_result") for _ in range(2)]
+    assert [(end["attempt"], end["state"]) for end in ends] == [("a1", "failed"), ("a2", "failed")]
+    assert {end["error"] for end in ends} == {"the spec has no command"}
+
+
+async def test_results_that_are_acknowledged_together_are_told_no_more(hub: ScriptedHub, worker: Worker) -> None:
+    hub.acknowledges.discard("job_result")
+    await hub.send("job_assign", **in_one_message("a1", "a2", script="true"))
+    for _ in range(2):
+        await hub.next("job_result")
+    assert not worker.agent._state.is_quiet
+    await hub.send("ack", of="job_result", attempts=["a1", "a2"])
+    await eventually(lambda: worker.agent._state.is_quiet)

@@ -69,14 +69,13 @@ class Performer:
             self._cache.add(changed.id, changed.spec)
         specs = await self._specs(effects)
         for effect in effects:
-            if isinstance(effect, ToWorker):
-                self._sessions.perform(effect, specs)
-            elif isinstance(effect, KeepArtifact):
+            if isinstance(effect, KeepArtifact):
                 self._artifacts.link(effect.record)
             elif isinstance(effect, DropCheckpoint):
                 self._checkpoints.remove(effect.blob)
             elif isinstance(effect, AskYield) and self.gateway is not None:
                 self.gateway.asked_to_yield(effect)
+        self._sessions.perform((effect for effect in effects if isinstance(effect, ToWorker)), specs)
         if self.gateway is not None:
             self.gateway.saw(changes)
         if self.notices is not None:

@@ -59,6 +59,7 @@ class Session(asyncio.Protocol):
         "beside",
         "caller",
         "hints",
+        "lines",
         "number",
         "why_left",
         "worker_id",
@@ -76,6 +77,8 @@ class Session(asyncio.Protocol):
         """Whether this worker runs commands beside its tasks."""
         self.hints = False
         """Whether it makes use of hints."""
+        self.lines = False
+        """Whether it takes several in one assignment, and in one acknowledgement."""
         self.why_left = ""
         """Why the hub ended it, where it did."""
         self._listener = listener
@@ -141,10 +144,10 @@ class Session(asyncio.Protocol):
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
 
-    def send_now(self, frame: bytes) -> None:
-        """Before this turn of the loop is over, and behind all that was said before."""
-        self.send(frame)
-        self._flush()
+    def flush(self) -> None:
+        """What was said by now leaves before this turn of the loop is over."""
+        if self._frames:
+            self._flush()
 
     def close(self, code: int, reason: str, within_s: float = CLOSE_WITHIN_S) -> None:
         """What was said before still leaves; what the peer says from now on is not heard."""

@@ -5,18 +5,15 @@ import binascii
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
-import msgspec
 from starlette.websockets import WebSocket
 
 from ostler.core.effects import (
     Acknowledge,
     AssignTask,
-    CancelTask,
     CloseSession,
     HintSnapshot,
-    SayNoWork,
     ToWorker,
 )
 from ostler.core.events import (
@@ -35,6 +32,7 @@ from ostler.hub.access import Caller
 from ostler.hub.artifacts import Artifacts
 from ostler.hub.connections import LINGERS_S
 from ostler.hub.permissions import messages_of
+from ostler.hub.saying import Saying, saying, to_message
 from ostler.hub.session import HANDED_OVER, Session
 from ostler.wire import messages
 from ostler.wire.messages import Frame, MalformedFrame
@@ -150,7 +148,7 @@ class Sessions:
             return
         session.worker_id = message.id
         session.batches, session.beside = message.protocol.batch, message.protocol.beside
-        session.hints = message.protocol.hints
+        session.hints, session.lines = message.protocol.hints, message.protocol.lines
         self._post(
             WorkerRegistered(
                 worker_id=message.id,
@@ -163,25 +161,40 @@ class Sessions:
             )
         )
 
-    def perform(self, effect: ToWorker, specs: dict[str, bytes]) -> None:
-        """Put one effect on its wire; a socket that has gone meanwhile is the next comparison's business."""
-        session = self._open.get(effect.session)
-        if session is None:
-            return
+    def perform(self, effects: Iterable[ToWorker], specs: dict[str, bytes]) -> None:
+        """Put effects on their wires; a socket that has gone meanwhile is the next comparison's business."""
+        last: dict[int, Saying] = {}
+        for effect in effects:
+            session = self._open.get(effect.session)
+            if session is None:
+                continue
+            before = last.get(session.number)
+            if before is None or not before.takes(effect):
+                if before is not None:
+                    self._say(session, before)
+                last[session.number] = saying(effect, specs, together=session.lines)
+        for number, one in last.items():
+            session = self._open.get(number)
+            if session is not None:
+                self._say(session, one)  # which may be the end of it, if it does not read
+                if isinstance(one.first, AssignTask):
+                    session.flush()  # it is begun while others are told
+
+    def _say(self, session: Session, one: Saying) -> None:
+        effect = one.first
         if isinstance(effect, CloseSession):
             if effect.taken_over:
                 session.close(messages.CLOSE_TAKEN_OVER, "another connection registered this worker's id")
             else:
                 session.close(messages.CLOSE_REGISTER_AGAIN, "silent for too long: connect and register again")
-        else:
-            message = to_message(effect, specs)
-            if isinstance(effect, HintSnapshot):
-                self._hinted.setdefault(session.worker_id, deque(maxlen=MOST_HINTS)).append(effect.snapshot)
+            return
+        if isinstance(effect, HintSnapshot):
+            self._hinted.setdefault(session.worker_id, deque(maxlen=MOST_HINTS)).append(effect.snapshot)
+        for message in one.messages():
             if isinstance(message, messages.Ack) and message.of == "register":
                 message.hubs = self.hubs()
-            if isinstance(effect, AssignTask) and names_some(specs[effect.job_id]):
-                assert isinstance(message, messages.JobAssign)
-                message.secrets = self.secrets(specs[effect.job_id])
+            if isinstance(message, messages.JobAssign) and (spec := one.names_secrets):
+                message.secrets = self.secrets(spec)
             session.send(
                 messages.encode(message), unhurried=isinstance(effect, Acknowledge) and effect.of == "job_result"
             )
@@ -191,7 +204,8 @@ class Sessions:
         session = self._open.get(effect.session)
         if session is not None and session.hints and not effect.after and not names_some(spec):
             message = to_message(effect, {effect.job_id: spec})
-            session.send_now(messages.encode(message, kind=messages.JobHint))
+            session.send(messages.encode(message, kind=messages.JobHint))
+            session.flush()
 
     def ask_for_log(self, session: int, request: messages.LogRequest) -> None:
         found = self._open.get(session)
@@ -299,49 +313,3 @@ def _ended(message: messages.JobResult, worker_id: str, session: int) -> TaskEnd
         peak_vram_mib=message.peak_vram_mib,
         lacked=message.lacked,
     )
-
-
-def to_message(
-    effect: AssignTask | CancelTask | Acknowledge | HintSnapshot | SayNoWork, specs: dict[str, bytes]
-) -> messages.Message:
-    match effect:
-        case AssignTask():
-            return messages.JobAssign(
-                spec=msgspec.Raw(spec_for_task(specs[effect.job_id], effect.job_id, effect.task_id)),
-                attempt=effect.attempt,
-                remaining_time=int(effect.remaining_s * 1e9),
-                devices=list(effect.devices),
-                whole=effect.whole,
-                index=effect.index,
-                rank=effect.rank,
-                peers=[messages.Peer(rank=rank, host=host) for rank, host in enumerate(effect.hosts)],
-                master_port=effect.master_port,
-                checkpoint=effect.checkpoint,
-                checkpoint_by=effect.checkpoint_by,
-                after=list(effect.after),
-            )
-        case CancelTask():
-            return messages.JobCancel(
-                task_id=effect.task_id,
-                attempt=effect.attempt,
-                reason=effect.reason,
-                grace_seconds=effect.grace_s,
-                unstarted=effect.unstarted or msgspec.UNSET,
-            )
-        case Acknowledge():
-            return messages.Ack(of=effect.of, task_id=effect.task_id, attempt=effect.attempt, sent_at=effect.sent_at)
-        case HintSnapshot():
-            return messages.PrewarmHint(
-                task_id=effect.task_id, snapshot_id=effect.snapshot, snapshot_sha=effect.snapshot
-            )
-        case SayNoWork():
-            return messages.NoWork()
-
-
-def spec_for_task(spec: bytes, job_id: str, task_id: str) -> bytes:
-    """The job's spec under the task's id. A stored spec begins with its id, so no parsing is needed."""
-    if task_id == job_id:
-        return spec
-    head = b'{"id":"%s"' % job_id.encode()
-    assert spec.startswith(head)
-    return b'{"id":"%s"' % task_id.encode() + spec[len(head) :]

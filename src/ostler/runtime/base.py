@@ -46,6 +46,10 @@ class Launch(msgspec.Struct, kw_only=True):
     """Held back until these attempts, as far as they are held, have ended; then started by the runtime itself, at once.
     For the next task of a busy slot: nobody has to be asked between the two. All are of one line, each launched after
     the one before it."""
+    like: str = ""
+    """The attempt before it, which this is like in all but its names, whom it comes after, and its variables `own`: so
+    no more than that has to be said. "": like none."""
+    own: dict[str, str] = {}
 
 
 class Held(msgspec.Struct, kw_only=True):

@@ -167,7 +167,7 @@ class Lending:
             env = attempt.order["env"]
             for name in _IN_ITS_FOLDER:
                 where, _, file = env.get(name, "").rpartition("/")
-                if os.path.dirname(where) == self.folder:  # else it is the user's own
+                if where.rpartition("/")[0] == self.folder:  # else it is the user's own
                     env[name] = f"{folder}/{file}"
         return folder
 

@@ -31,7 +31,8 @@ class SupervisorUnreachable(Exception):
 
 
 class Link(asyncio.Protocol):
-    """One connection. What is sent within one turn of the loop leaves in one write, the unhurried in fewer."""
+    """One connection. The first that is sent in a turn of the loop leaves at once, with all that was sent before it;
+    the others of that turn leave together, and the unhurried later."""
 
     def __init__(self, on_line: Callable[[bytes], None], on_lost: Callable[["Link"], None]) -> None:
         self._on_line = on_line
@@ -62,16 +63,17 @@ class Link(asyncio.Protocol):
         self._on_lost(self)
 
     def send(self, message: dict[str, Any], *, unhurried: bool = False) -> None:
-        if unhurried:
-            if not self._waiting:
-                asyncio.get_running_loop().call_later(UNHURRIED_S, self.flush)
-        elif not self._flushing:
-            self._flushing = True
-            asyncio.get_running_loop().call_soon(self.flush)
+        if unhurried and not self._waiting:
+            asyncio.get_running_loop().call_later(UNHURRIED_S, self.flush)
+        is_first = not unhurried and not self._flushing
         try:
             self._waiting.append(_encode(message) + b"\n")
         except UnicodeEncodeError:  # bytes that are no text
             self._waiting.append(pack(message))
+        if is_first:
+            self.flush()
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self.flush)
 
     def flush(self) -> None:
         self._flushing = False

@@ -16,7 +16,7 @@ from ostler.runtime import attempts
 from ostler.runtime.base import Ended, Held, Launch
 from ostler.runtime.clock import also_asleep
 from ostler.runtime.keeper import UNKNOWN_EXIT
-from ostler.runtime.link import Link, SupervisorUnreachable, gone, reach
+from ostler.runtime.link import UNHURRIED_S, Link, SupervisorUnreachable, gone, reach
 from ostler.runtime.spawn import NOT_EXECUTABLE
 from ostler.runtime.supervisor import ATTEMPTS
 
@@ -45,6 +45,8 @@ class _Said(msgspec.Struct):
     """Where the folders of its attempts are."""
     prepares: bool = False
     """Whether it can be told what may be launched next."""
+    likens: bool = False
+    """Whether it takes a launch that says only what is not as in the last one, and several attempts to be forgotten."""
     key: str = ""
     """Of a process beside an attempt: which of those that were asked for."""
 
@@ -54,9 +56,8 @@ class _Live(msgspec.Struct):
 
     task_id: str
     grace_s: float = 0.0
-    order: dict[str, Any] | None = None
-    """How to launch it; None if an earlier worker process did."""
-    base: Mapping[str, str] = {}
+    launch: Launch | None = None
+    """How; None if an earlier worker process did it."""
     stop: dict[str, Any] | None = None
 
 
@@ -87,6 +88,12 @@ class ProcessRuntime:
         self._unforgotten: set[str] = set()
         self._prepares = False
         """Whether the supervisor does; one that an earlier version has left does not."""
+        self._likens = False
+        """The same of launches that say only what is not as in the last."""
+        self._last = ""
+        """The attempt whose launch it was told last."""
+        self._forgetting: list[str] = []
+        """Those that it is to be told of as forgotten, soon and together."""
         self._base: Mapping[str, str] = {}
         """That of the launch before, which the supervisor was told once."""
         self._contact_at: float | None = None
@@ -125,11 +132,13 @@ class ProcessRuntime:
         path = self.path(name)
         if name in self._live or name in self._unforgotten:
             return
+        if name in self._forgetting:
+            self._send_forgotten()
         if launch.files:
             _write_files(path, launch.files)
         grace_s = 2 * launch.grace_s if launch.stop else launch.grace_s
-        self._live[name] = live = _Live(launch.task_id, grace_s, _order(launch), launch.base)
-        self._send_launch(live)
+        self._live[name] = _Live(launch.task_id, grace_s, _without_files(launch))
+        self._send_launch(launch)
 
     async def stop(self, attempt: str, reason: str, grace_s: float) -> None:
         live = self._live.get(attempt)
@@ -174,7 +183,17 @@ class ProcessRuntime:
             raise ValueError(f"attempt {attempt} has not ended, so it cannot be forgotten")
         if attempt in self._unforgotten:
             self._unforgotten.discard(attempt)
-            self._send({"do": "forget", "attempt": attempt}, unhurried=True)
+            if not self._likens:
+                self._send({"do": "forget", "attempt": attempt}, unhurried=True)
+                return
+            if not self._forgetting:
+                asyncio.get_running_loop().call_later(UNHURRIED_S, self._send_forgotten)
+            self._forgetting.append(attempt)
+
+    def _send_forgotten(self) -> None:
+        forgetting, self._forgetting = self._forgetting, []
+        if forgetting:
+            self._send({"do": "forget", "attempts": forgetting})
 
     def peaks(self) -> dict[str, int]:
         return self._peaks
@@ -208,6 +227,7 @@ class ProcessRuntime:
         self._closed = True
         if self._connecting is not None:
             self._connecting.cancel()
+        self._send_forgotten()
         link, self._link = self._link, None
         if link is not None:
             if stop_tasks:
@@ -230,14 +250,14 @@ class ProcessRuntime:
         """Nearly all of an environment is that of every other task of the same user: it is sent when it changes."""
         if base is not self._base and base != self._base:
             self._base = base
-            self._send({"do": "base", "env": base})
+            self._send({"do": "base", "env": base}, unhurried=True)  # a launch comes next, and both leave together
 
-    def _send_launch(self, live: _Live) -> None:
-        if live.order is None:
-            return
-        self._send_base(live.base)
+    def _send_launch(self, launch: Launch) -> None:
+        self._send_base(launch.base)
+        order = _short_order(launch) if self._likens and launch.like and launch.like == self._last else _order(launch)
+        self._last = launch.attempt
         # One that waits for another's end is there in time.
-        self._send(live.order, unhurried="after" in live.order)
+        self._send(order, unhurried=bool(launch.after))
 
     async def _connect(self) -> list[Held]:
         link = await reach(self._folder, Path(self._attempts), self._idle_exit_s, lambda: Link(self._heard, self._lost))
@@ -278,6 +298,8 @@ class ProcessRuntime:
                 answer.set_exception(SupervisorUnreachable(f"{told} have ended, and start this worker again"))
                 return
             self._base, self._prepares = {}, said.prepares
+            self._last, self._likens = "", said.likens
+            self._forgetting.clear()
             self._send_contact()
             self._take_back(said.held)
             if not answer.done():
@@ -322,13 +344,13 @@ class ProcessRuntime:
             if one_held is not None and one_held.ended is not None:
                 self._tell(one_held.ended)
                 continue
-            if one_held is None and live.order is None:
+            if one_held is None and live.launch is None:
                 error = "the supervisor lost its records"
                 self._tell(Ended(attempt=name, task_id="", exit_code=UNKNOWN_EXIT, error=error))
                 continue
-            if one_held is None:
+            if one_held is None and live.launch is not None:
                 # Nothing of it is on the disk, so it was never started.
-                self._send_launch(live)
+                self._send_launch(live.launch)
             if live.stop is not None:
                 self._send(live.stop)
 
@@ -377,6 +399,22 @@ def _order(launch: Launch) -> dict[str, Any]:
         if value := getattr(launch, what):
             order[what] = value
     return order
+
+
+def _without_files(launch: Launch) -> Launch:
+    """What may have to be told again. Its files are where they belong, and may be large."""
+    return msgspec.structs.replace(launch, files={}) if launch.files else launch
+
+
+def _short_order(launch: Launch) -> dict[str, Any]:
+    return {
+        "do": "launch",
+        "like": launch.like,
+        "attempt": launch.attempt,
+        "task_id": launch.task_id,
+        "env": launch.own,
+        "after": launch.after,
+    }
 
 
 def _write_files(folder: str, files: dict[str, bytes]) -> None:

@@ -93,6 +93,8 @@ class Supervisor:
         self._to_forget: dict[str, None] = {}
         self._base: dict[str, str] = {}
         """What the worker last told of its tasks' environments: its orders say what differs from that."""
+        self._last: dict[str, Any] = {}
+        """The last launch, as it was told: the next may say only what is not as in this one."""
         self._poll = select.poll()
         self._reactions: dict[int, Callable[[], None]] = {}
         self._watch(listener.fileno(), self._accept)
@@ -184,7 +186,7 @@ class Supervisor:
             self._worker.flush()
             self._hang_up()
         self._worker = Connection(peer)
-        self._base = {}
+        self._base, self._last = {}, {}
         self._watch(peer.fileno(), self._take_orders)
 
     def _hang_up(self) -> None:
@@ -228,6 +230,9 @@ class Supervisor:
                 order["env"] = {**self._base, **order["env"]}
                 self._keeper.prepare(order, now)
             case "launch" if not self._leaving:
+                if like := order.pop("like", ""):
+                    order = self._completed(order, like)
+                self._last = {**order}
                 order["env"] = env = {**self._base, **order["env"]}
                 for name in order.get("without", ()):  # said by a worker of an earlier version
                     del env[name]
@@ -245,7 +250,8 @@ class Supervisor:
             case "renew":
                 self._keeper.renew(order.get("at", now - order["age_s"]), now)
             case "forget":
-                self._to_forget[order["attempt"]] = None
+                for attempt in order.get("attempts") or (order["attempt"],):
+                    self._to_forget[attempt] = None
             case "list":
                 self._forget()
                 self._say(pack(self._all_held()))
@@ -254,9 +260,16 @@ class Supervisor:
             case other:
                 raise ValueError(f"cannot {other!r} now")
 
+    def _completed(self, order: dict[str, Any], like: str) -> dict[str, Any]:
+        """A launch that says only what is not as in the one before it."""
+        if self._last.get("attempt") != like:
+            raise ValueError(f"nothing is known of {like!r}, which this launch is to be like")
+        return {**self._last, **order, "env": {**self._last["env"], **order["env"]}}
+
     def _all_held(self) -> dict[str, Any]:
         keeper = self._keeper
-        return {"is": "held", "held": keeper.held(), "attempts": keeper.folder, "prepares": True}
+        can = {"prepares": True, "likens": True}
+        return {"is": "held", "held": keeper.held(), "attempts": keeper.folder, **can}
 
     def _leave(self, reason: str) -> None:
         self._leaving = True

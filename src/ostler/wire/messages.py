@@ -36,6 +36,8 @@ class Protocol(msgspec.Struct, kw_only=True, omit_defaults=True):
     """It runs commands beside tasks: a `relay_request` may ask for one."""
     hints: bool = False
     """It makes use of a `job_hint`."""
+    lines: bool = False
+    """It takes a `line` in an assignment, and `attempts` in an acknowledgement."""
 
 
 class Register(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -120,6 +122,14 @@ class Peer(msgspec.Struct, kw_only=True):
     host: str
 
 
+class Follower(msgspec.Struct, array_like=True):
+    """One that begins when the one before it in its line has ended, and is assigned as that one in all but this."""
+
+    task_id: str
+    attempt: str
+    index: int | None = None
+
+
 class JobAssign(msgspec.Struct, kw_only=True, omit_defaults=True):
     spec: dict[str, Any] | msgspec.Raw
     attempt: str
@@ -138,6 +148,8 @@ class JobAssign(msgspec.Struct, kw_only=True, omit_defaults=True):
     checkpoint_by: str = ""
     after: list[str] = []
     """Attempts there whose end it waits for: it was sent ahead, and holds nothing until then."""
+    line: list[Follower] = []
+    """Those that were sent ahead to come after it, one after the other."""
     secrets: dict[str, str] = {}
     """What is in those that the spec names, in base64, by name. They are for this attempt, and kept nowhere."""
 
@@ -224,6 +236,8 @@ class Ack(msgspec.Struct, kw_only=True, omit_defaults=True):
     of: str = ""
     task_id: str = ""
     attempt: str = ""
+    attempts: list[str] = []
+    """Of `job_result`: those of several, in the place of one."""
     sent_at: str | float | int | None = None
     token: str = ""
     hubs: list[str] = []

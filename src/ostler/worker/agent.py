@@ -60,7 +60,7 @@ from ostler.worker.events import (
 from ostler.worker.gpus import Blind, Gpus
 from ostler.worker.launching import Place, read_facts
 from ostler.worker.logs import Logs
-from ostler.worker.orders import NotUnderstood, is_task_id, task_id_of, understand
+from ostler.worker.orders import NotUnderstood, following, is_task_id, task_id_of, understand
 from ostler.worker.outcomes import Outcomes
 from ostler.worker.relay import Relays
 from ostler.worker.secrets import Secrets
@@ -76,7 +76,7 @@ ACCEPT_WITHIN_S = 0.025
 """An acceptance may wait this long for the end of a short task: together they cost the hub one commit, not two."""
 GATHER_S = 0.04
 """So may a result, while more tasks wait here that were sent ahead than results for the hub: nobody is idle for it."""
-GATHER_MOST = 48
+GATHER_MOST = 128
 """Enough for one commit. With more, hub and worker are busy one after the other instead of at once."""
 LAST_WORDS_S = 10.0
 """How long a drained worker waits for its last acknowledgements; its results are on the disk for the next start."""
@@ -208,9 +208,23 @@ class Agent:
 
     def _assigned(self, message: JobAssign) -> None:
         try:
-            self.post(Assigned(understand(message)))
+            order = understand(message)
         except NotUnderstood as error:
-            self.post(Misassigned(task_id=task_id_of(message), attempt=message.attempt, error=str(error)))
+            self._misassigned(task_id_of(message), message.attempt, error)
+            for follower in message.line:  # they have the same spec
+                self._misassigned(follower.task_id, follower.attempt, error)
+            return
+        self.post(Assigned(order))
+        for follower in message.line:
+            try:
+                order = following(order, follower)
+            except NotUnderstood as error:
+                self._misassigned(follower.task_id, follower.attempt, error)
+            else:
+                self.post(Assigned(order))
+
+    def _misassigned(self, task_id: str, attempt: str, error: NotUnderstood) -> None:
+        self.post(Misassigned(task_id=task_id, attempt=attempt, error=str(error)))
 
     def _hinted(self, message: JobHint) -> None:
         try:
@@ -226,7 +240,10 @@ class Agent:
         if self._credentials.unsaid and message.of in ("token", "register"):
             self._errand(self._say_token_is_kept())
         if message.of == "job_result":
-            self.post(Acknowledged(task_id=message.task_id, attempt=message.attempt))
+            if message.attempt or not message.attempts:
+                self.post(Acknowledged(task_id=message.task_id, attempt=message.attempt))
+            for attempt in message.attempts:
+                self.post(Acknowledged(attempt=attempt))
         elif message.of == "heartbeat" and message.sent_at == self._beat_sent[0]:
             self._contact_at = self._beat_sent[1]
             self.post(HubHeard(age_s=also_asleep() - self._contact_at))

@@ -162,7 +162,7 @@ def _connected(state: State, now: float) -> list[Effect]:
         capabilities=state.offered(),
         active_tasks=state.account(),
         boot_id=state.boot_id,
-        protocol=Protocol(batch=True, ahead=state.ahead, beside=not state.queue, hints=not state.queue),
+        protocol=Protocol(batch=True, ahead=state.ahead, beside=not state.queue, hints=not state.queue, lines=True),
     )
     effects: list[Effect] = [Send(hello)]
     for kept in state.results.values():

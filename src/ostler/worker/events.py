@@ -51,9 +51,9 @@ class CancelAsked(msgspec.Struct, kw_only=True):
 
 
 class Acknowledged(msgspec.Struct, kw_only=True):
-    """The hub has a result."""
+    """The hub has a result; of this task, where it names no attempt."""
 
-    task_id: str
+    task_id: str = ""
     attempt: str = ""
 
 

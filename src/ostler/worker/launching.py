@@ -18,6 +18,7 @@ from ostler.worker.orders import Facts, Order
 from ostler.worker.outcomes import ERROR_FILE, RESULT
 from ostler.worker.secrets import MEMORY
 from ostler.worker.snapshots import DEFAULT_BYTES
+from ostler.worker.tracking import tracked
 
 HEARTBEAT_S = 10.0
 PYTHON = "{python}"
@@ -120,6 +121,55 @@ def make_launch(
         devices=facts.devices,
         warm=_warm_keys.key(order, base, env, place, capabilities) if _may_be_warm(order, facts) else "",
     )
+
+
+class Alike:
+    """The launches of a line. They have one spec, so each is made of the one before it: all but a few variables are the
+    same. Only what is plain is made so: nothing in its folder, no steps around it, no variables made of others.
+    """
+
+    def __init__(self) -> None:
+        self._order: Order | None = None
+        self._launch: Launch | None = None
+        self._capabilities: Capabilities | None = None
+
+    def made(self, order: Order, capabilities: Capabilities, launch: Launch) -> None:
+        """The next may be like it."""
+        is_plain = launch.anywhere and not (launch.stop or order.gang or order.facts.service or order.secrets)
+        if is_plain and not tracked(order.spec.env, order.task_id, order.attempt):
+            self._order, self._launch, self._capabilities = order, launch, capabilities
+        else:
+            self._order = self._launch = None
+
+    def next(self, order: Order, capabilities: Capabilities, home: str, checkpoint: str) -> Launch | None:
+        """None: it is like no other, as far as is known here."""
+        last, launch = self._order, self._launch
+        if last is None or launch is None or order.spec is not last.spec or not order.after:
+            return None
+        if order.facts is not last.facts or capabilities is not self._capabilities:
+            return None
+        own = {
+            "OSTLER_JOB_ID": order.job_id,
+            "OSTLER_TASK_ID": order.task_id,
+            "OSTLER_ATTEMPT": order.attempt,
+            "OSTLER_OUT": f"{home}/{OUT}",
+            "OSTLER_CHECKPOINT": checkpoint,
+        }
+        if order.index is not None:
+            own["OSTLER_INDEX"] = str(order.index)
+        if order.facts.call:
+            own["OSTLER_RESULT"] = f"{home}/{RESULT}"
+        self._order = order
+        self._launch = msgspec.structs.replace(
+            launch,
+            attempt=order.attempt,
+            task_id=order.task_id,
+            env=launch.env | own,
+            after=list(order.after),
+            like=launch.attempt,
+            own=own,
+        )
+        return self._launch
 
 
 def _names_its_folder(order: Order) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 from ostler.domain import secrets
 from ostler.domain.job import CALL, STOP_ALONE_GRACE_S, TIER_GRACE_S
 from ostler.runtime.attempts import is_attempt_name
-from ostler.wire.messages import JobAssign, Peer
+from ostler.wire.messages import Follower, JobAssign, Peer
 
 PORT = "ostler.port"
 STOP = "ostler.stop"
@@ -186,6 +186,24 @@ def understand(message: JobAssign) -> Order:
         checkpoint_by=message.checkpoint_by,
         after=tuple(message.after),
         secrets=_opened(message.secrets) if message.secrets else {},
+    )
+
+
+def following(before: Order, follower: Follower) -> Order:
+    """The order of the next in a line: as the one before it, which it waits for."""
+    if not is_attempt_name(follower.attempt):
+        raise NotUnderstood(f"{follower.attempt[:80]!r} cannot be the name of an attempt")
+    if not is_task_id(follower.task_id):
+        raise NotUnderstood(f"{follower.task_id[:80]!r} cannot be the id of a task")
+    return Order(
+        task_id=follower.task_id,
+        attempt=follower.attempt,
+        facts=before.facts,
+        spec=before.spec,
+        payload=before.payload,
+        remaining_s=before.remaining_s,
+        index=follower.index,
+        after=(before.attempt,),
     )
 
 

@@ -22,7 +22,7 @@ from ostler.worker.carrying import Carrier
 from ostler.worker.checkpoints import Checkpoints
 from ostler.worker.events import Launched, LaunchFailed
 from ostler.worker.gpus import Gpus
-from ostler.worker.launching import PLAIN, Place, make_launch
+from ostler.worker.launching import PLAIN, Alike, Place, make_launch
 from ostler.worker.orders import Facts, Order
 from ostler.worker.secrets import Secrets
 from ostler.worker.services import Services
@@ -79,6 +79,7 @@ class Starts:
         self._following: set[str] = set()
         """These, as far as they are not called off."""
         self._foreseen: _Foreseen | None = None
+        self._alike = Alike()
         self._copies: set[str] = set()
         """Attempts whose working directory is a copy of a snapshot."""
 
@@ -247,18 +248,24 @@ class Starts:
             self._services.watch(order.attempt, facts.port, facts.checks)
 
     def _launch_of(self, order: Order, facts: Facts, checkpoint: str, secrets: dict[str, str] | None) -> Launch:
+        capabilities, home = self._capabilities(), self._runtime.path(order.attempt)
+        if order.after and (launch := self._alike.next(order, capabilities, home, checkpoint)) is not None:
+            return launch
         blob = order.payload.blob if order.payload is not None else ""
-        return make_launch(
+        launch = make_launch(
             order,
             self._place,
             facts,
-            capabilities=self._capabilities(),
-            home=self._runtime.path(order.attempt),
+            capabilities=capabilities,
+            home=home,
             checkpoint=checkpoint,
             blob=self._blobs.path(blob) if blob else None,
             python=sys.executable,
             secrets=secrets,
         )
+        if order.after:
+            self._alike.made(order, capabilities, launch)
+        return launch
 
 
 async def _let_go_first(before: dict[str, asyncio.Task[LetGo] | None]) -> tuple[str, ...]:
