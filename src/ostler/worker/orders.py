@@ -152,10 +152,7 @@ def understand(message: JobAssign) -> Order:
         payload = msgspec.convert(spec.metadata[CALL], Payload) if CALL in spec.metadata else None
     except msgspec.ValidationError as error:
         raise NotUnderstood(f"the worker cannot read the spec: {error}") from None
-    if not is_attempt_name(message.attempt):
-        raise NotUnderstood(f"{message.attempt[:80]!r} cannot be the name of an attempt")
-    if not is_task_id(spec.id):
-        raise NotUnderstood(f"{spec.id[:80]!r} cannot be the id of a task")
+    _must_be_names(message.attempt, spec.id)
     if not spec.command:
         raise NotUnderstood("the spec has no command")
     if spec.snapshot_id and not is_sha256(spec.snapshot_id):
@@ -191,10 +188,7 @@ def understand(message: JobAssign) -> Order:
 
 def following(before: Order, follower: Follower) -> Order:
     """The order of the next in a line: as the one before it, which it waits for."""
-    if not is_attempt_name(follower.attempt):
-        raise NotUnderstood(f"{follower.attempt[:80]!r} cannot be the name of an attempt")
-    if not is_task_id(follower.task_id):
-        raise NotUnderstood(f"{follower.task_id[:80]!r} cannot be the id of a task")
+    _must_be_names(follower.attempt, follower.task_id)
     return Order(
         task_id=follower.task_id,
         attempt=follower.attempt,
@@ -205,6 +199,13 @@ def following(before: Order, follower: Follower) -> Order:
         index=follower.index,
         after=(before.attempt,),
     )
+
+
+def _must_be_names(attempt: str, task_id: str) -> None:
+    if not is_attempt_name(attempt):
+        raise NotUnderstood(f"{attempt[:80]!r} cannot be the name of an attempt")
+    if not is_task_id(task_id):
+        raise NotUnderstood(f"{task_id[:80]!r} cannot be the id of a task")
 
 
 def _opened(given: dict[str, str]) -> dict[str, bytes]:
