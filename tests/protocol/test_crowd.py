@@ -289,6 +289,9 @@ async def test_who_has_shown_no_token_has_little_time_for_a_body_and_who_has_tak
     trickle.cancel()
     await known.write(b" " * 1000)
     assert b"400 Bad Request" in await known.read()
+    monkeypatch.setattr(door, "HEAD_S", 0.2)
+    await known.write(b"GET /v1/he")  # and no longer for a next head than anybody else
+    assert await known.read_to_the_end() == b""
     stranger.socket.close()
     known.socket.close()
 

@@ -18,11 +18,13 @@ from ostler.worker.events import (
     ConnectionLost,
     ForgetTask,
     OutcomeCollected,
+    ProcessEnded,
     TookBack,
 )
 from ostler.worker.orders import Facts
 
 CUT = OutcomeCollected(attempt="a1", unreachable=True, lacking=OUTPUTS)
+CODES = {"a1": 0, "a2": 3, "a3": 0}
 FURTHER = msgspec.structs.replace(CUT, progressed=True)
 
 
@@ -31,6 +33,16 @@ def test_outputs_are_collected_of_a_success_and_a_checkpoint_of_anything_else() 
     do(state, Assigned(order("a1", outputs=["model.bin"])), Assigned(order("a2")))
     assert do(state, ended("a1")) == [CollectOutcome(task_id="job-a1", attempt="a1", outputs=("model.bin",))]
     assert do(state, ended("a2", 3)) == [CollectOutcome(task_id="job-a2", attempt="a2", succeeded=False)]
+
+
+def test_of_a_success_that_left_nothing_nothing_is_collected_unless_more_of_it_was_asked_for() -> None:
+    state = worker()
+    do(state, Assigned(order("a1")), Assigned(order("a2")), Assigned(order("a3", outputs=["model.bin"])))
+    ends = {name: ProcessEnded(ended(name, code).end, nothing_to_bring=True) for name, code in CODES.items()}
+    [result] = sent(do(state, ends["a1"]))
+    assert (result.attempt, result.state, list(state.results)) == ("a1", "succeeded", ["a1"])
+    assert do(state, ends["a2"]) == [CollectOutcome(task_id="job-a2", attempt="a2", succeeded=False)]
+    assert do(state, ends["a3"]) == [CollectOutcome(task_id="job-a3", attempt="a3", outputs=("model.bin",))]
 
 
 def test_outputs_of_a_task_that_was_taken_back_are_those_of_its_facts() -> None:

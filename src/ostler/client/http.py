@@ -3,7 +3,7 @@
 import base64
 import copy
 import hashlib
-import uuid
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -81,7 +81,7 @@ class Hub:
 
         Every submit has a key, so one that was cut off may be sent again: the hub makes the job once.
         """
-        headers = {"Content-Type": "application/json", "Idempotency-Key": key or uuid.uuid4().hex}
+        headers = {"Content-Type": "application/json", "Idempotency-Key": key or os.urandom(16).hex()}
         body = msgspec.json.encode(spec)
         return _document(self._transport.request("POST", "/v1/jobs", body=body, headers=headers, insist=True))
 

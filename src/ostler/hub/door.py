@@ -97,7 +97,10 @@ class Door(HttpToolsProtocol):
         super().__init__(**options)
         self._line = line
         self._in_line = False
-        self._patience: asyncio.TimerHandle | None = None
+        self._patience: asyncio.Handle | None = None
+        """Rings when patience ends, or before: then it is set anew. To set one for every request costs as much as to
+        read its head."""
+        self._rings_at = self._patient_until = 0.0
         self.url, self.headers = b"", []
         self._head_bytes = 0
         """That have come of a head which is not complete, without those that came together with its first."""
@@ -170,12 +173,21 @@ class Door(HttpToolsProtocol):
         self._be_patient(HEAD_S)
 
     def _be_patient(self, seconds: float) -> None:
+        self._patient_until = self.loop.time() + seconds
+        if self._patience is None or self._rings_at > self._patient_until:
+            self._set_timer()
+
+    def _set_timer(self) -> None:
         self._expect_nothing()
-        self._patience = self.loop.call_later(seconds, self._lose_patience)
+        self._rings_at = self._patient_until
+        self._patience = self.loop.call_at(self._rings_at, self._lose_patience)
 
     def _lose_patience(self) -> None:
         """At once: what it was answered it may never read. Who has shown a token may take as long as it likes."""
-        if self._in_head or not self.came_with:
+        self._patience = None
+        if self._patient_until > self._rings_at:
+            self._set_timer()
+        elif self._in_head or not self.came_with:
             self.transport.abort()
 
     def _expect_nothing(self) -> None:

@@ -29,7 +29,7 @@ from ostler.runtime.warm import Answer, Interpreter, Pool
 NEVER = float("inf")
 STRAGGLER_GRACE_S = 2.0
 FIRST_PAUSE_S = 0.005
-LOOK_S = 0.01
+LOOK_S = 0.005
 """How often an interpreter with calls ahead is asked for its answers."""
 AHEAD_S = 0.03
 EACH_S = 0.00006

@@ -35,7 +35,8 @@ import cloudpickle
 from ostler.task import call
 from ostler.task.place import Place
 
-MAX_CALLS = 10_000
+MAX_CALLS = 100_000
+"""What a call leaves behind unseen adds up; memory, which is most of it, is looked at by itself."""
 MAX_INLINE_BYTES = 32 * 1024
 """A larger result goes into its file, as one without a warm interpreter does."""
 MAX_RSS_KIB = 1024 * 1024

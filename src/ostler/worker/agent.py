@@ -296,7 +296,8 @@ class Agent:
     async def watch_ends(self) -> None:
         async for end in self._runtime.ends():
             self._secrets.ended(end.attempt)
-            self.post(ProcessEnded(end))
+            nothing_to_bring = end.left_nothing and not self._logs.is_asked_for(end.attempt)
+            self.post(ProcessEnded(end, nothing_to_bring))
 
     async def watch_gpus(self) -> None:
         """For ever, where there is anything to see."""

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 import msgspec
 
 from ostler.domain import states
-from ostler.runtime.base import Ended
 from ostler.wire.messages import Heartbeat, JobAccepted, JobResult, Protocol, ReadyForWork, Register, ServiceHealth
 from ostler.worker import devices, endings
 from ostler.worker.events import (
@@ -59,7 +58,7 @@ def step(state: State, event: Event, now: float) -> list[Effect]:
         case Assigned():
             return _assigned(state, event.order, now)
         case ProcessEnded():
-            return _process_ended(state, event.end, now)
+            return _process_ended(state, event, now)
         case OutcomeCollected():
             return endings.collected(state, event)
         case Acknowledged():
@@ -366,13 +365,16 @@ def _launch_failed(state: State, event: LaunchFailed, now: float) -> list[Effect
     return endings.keep(state, result) + _left(state, hold, now)
 
 
-def _process_ended(state: State, end: Ended, now: float) -> list[Effect]:
+def _process_ended(state: State, event: ProcessEnded, now: float) -> list[Effect]:
+    end = event.end
     hold = state.let_go(end.attempt)
     if hold is None:
         return []
     result = outcome(end, hold.cancelled)
     result.peak_memory_mib = max(result.peak_memory_mib, hold.peak_memory_mib)
     result.peak_vram_mib = hold.peak_vram_mib
+    if event.nothing_to_bring and endings.is_whole(result, hold.facts):
+        return endings.keep(state, result) + _left(state, hold, now)
     begun = endings.begin(state, result, hold.facts, hold.checkpoint, left_nothing=end.left_nothing)
     return begun + _left(state, hold, now)
 

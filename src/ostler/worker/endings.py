@@ -27,6 +27,11 @@ OUTPUT_TRIES = 30
 LONGEST_PAUSE_S = 30.0
 
 
+def is_whole(result: JobResult, facts: Facts) -> bool:
+    """Whether nothing could be added to it, where nothing is to be brought."""
+    return result.state == states.SUCCEEDED and not facts.outputs and not facts.baseline_mib
+
+
 def begin(
     state: State, result: JobResult, facts: Facts, checkpoint: str = "", *, left_nothing: bool = False
 ) -> list[Effect]:

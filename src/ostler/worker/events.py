@@ -107,6 +107,8 @@ class Begun(msgspec.Struct, kw_only=True):
 
 class ProcessEnded(msgspec.Struct):
     end: Ended
+    nothing_to_bring: bool = False
+    """It has left nothing, and nobody was promised its log: all that there is to say of it is its end."""
 
 
 class OutcomeCollected(msgspec.Struct, kw_only=True):

@@ -116,12 +116,17 @@ async def read_body(request: Request, limit: int) -> bytes:
         raise TooLarge(f"the body has {announced} bytes; at most {limit} are taken here")
     parts: list[bytes] = []
     size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
         if size > limit:
             raise TooLarge(f"the body has over {limit} bytes, more than is taken here")
-        parts.append(chunk)
-    return b"".join(parts)
+        more = message.get("more_body", False)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def decode_body(body: bytes, kind: type[T], where: str = "body", *, deep: bool = False) -> T:
