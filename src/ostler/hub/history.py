@@ -23,6 +23,7 @@ from ostler.domain.job import JobSpec, Training
 from ostler.domain.records import ArtifactRecord, JobRecord
 from ostler.hub import old
 from ostler.hub.new_job import new_job
+from ostler.hub.receipts import Receipts
 from ostler.ledger.base import Ledger
 from ostler.manifest import read
 
@@ -38,11 +39,11 @@ class _Spec(msgspec.Struct):
 _spec_of = msgspec.json.Decoder(_Spec).decode
 
 
-def bring(event: Event) -> Read | None:
+def bring(event: Event, receipts: Receipts) -> Read | None:
     """How to complete this event, where anything has to be read for it."""
     match event:
         case JobsSubmitted():
-            return _submitted(event)
+            return _submitted(event, receipts)
         case PriorityRequested():
             return lambda ledger: _prioritized(ledger, event)
         case RequeueRequested():
@@ -60,16 +61,17 @@ def bring(event: Event) -> Read | None:
             return None
 
 
-def _submitted(event: JobsSubmitted) -> Read | None:
+def _submitted(event: JobsSubmitted, receipts: Receipts) -> Read | None:
     wanted = [new.id for new in event.jobs if new.chosen]
     wanted += [name for new in event.jobs for name in new.depends_on]
-    if not wanted and event.receipt is None:
+    key = event.receipt.key if event.receipt is not None and receipts.may_have(event.receipt.key) else None
+    if not wanted and key is None:
         return None
 
     def read(ledger: Ledger) -> None:
         event.known = ledger.jobs(wanted) if wanted else {}
         event.departed = ledger.departed(wanted) if wanted else {}
-        event.answered = ledger.receipt(event.receipt.key) if event.receipt is not None else None
+        event.answered = ledger.receipt(key) if key is not None else None
 
     return read
 

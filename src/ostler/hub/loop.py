@@ -39,6 +39,7 @@ from ostler.hub.audit import Audit
 from ostler.hub.clock import Clock
 from ostler.hub.collecting import Growth
 from ostler.hub.history import bring
+from ostler.hub.receipts import Receipts
 from ostler.ledger.base import Ledger
 
 AWAY_S = 20.0
@@ -107,6 +108,7 @@ class Loop:
         self._turns: deque[tuple[int, int]] = deque()
         """Who waits for how many of what was posted to be durable."""
         self._growth = Growth()
+        self._receipts = Receipts()
         self._last_at = -math.inf
         """When all that was there had been taken for the last time."""
         self._each_s = SPAN_S / LEAST_TAKEN
@@ -199,6 +201,7 @@ class Loop:
 
     async def start(self) -> None:
         """Write down what a restart found out, before anybody asks."""
+        await self.read(self._receipts.load)
         await self._turn()
 
     async def run(self) -> None:
@@ -270,6 +273,7 @@ class Loop:
         effects += settle(self.fleet, now)
         effects += [Answer(ref=ref) for ref in self._turns_done()]
         changes = take_changes(self.fleet, now)
+        self._receipts.decided(changes)
         self._growth.seen(len(self.fleet.jobs), self.fleet.job_seq)
         changes.audit = self.audit.answered(effects)
         stepped = time.perf_counter()
@@ -332,7 +336,7 @@ class Loop:
 
     async def _look_up(self, batch: list[Event]) -> None:
         """What a step needs to know of history is read before it; nobody else writes in between."""
-        reads = [(event, read) for event in batch if (read := bring(event)) is not None]
+        reads = [(event, read) for event in batch if (read := bring(event, self._receipts)) is not None]
         if reads:
             is_one = len(reads) == 1 and isinstance(one := reads[0][0], JobsSubmitted) and len(one.jobs) == 1
             await self.read(lambda ledger: [read(ledger) for _, read in reads], by_key=is_one)
