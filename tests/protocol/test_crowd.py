@@ -275,6 +275,19 @@ async def test_a_connection_on_which_no_request_is_finished_ends(
     raw.socket.close()
 
 
+async def test_who_has_shown_no_token_has_longer_for_a_body_than_for_a_head(
+    hub: RunningHub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "HEAD_S", 0.2)
+    stranger, silent = Raw(hub), Raw(hub)
+    await stranger.write(b"POST /v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n")
+    assert await silent.read_to_the_end() == b""
+    await stranger.write(b" ")
+    assert b"401 Unauthorized" in await stranger.read()
+    stranger.socket.close()
+    silent.socket.close()
+
+
 @pytest.mark.parametrize("line", [b"POST /v1/session", b"POST /v1/jobs", b"GET /v1/health"])
 async def test_who_has_shown_no_token_has_little_time_for_a_body_and_who_has_takes_its_own(
     hub: RunningHub, monkeypatch: pytest.MonkeyPatch, line: bytes

@@ -131,12 +131,13 @@ class Machine(RuleBasedStateMachine):
         attempt=ATTEMPTS,
         exit_code=st.sampled_from([0, 1, 143]),
         stopped=st.sampled_from(["", "cancel: x", "drain", "liveness failed: x"]),
+        nothing_to_bring=st.booleans(),
     )
-    def end(self, attempt: str, exit_code: int, stopped: str) -> None:
+    def end(self, attempt: str, exit_code: int, stopped: str, nothing_to_bring: bool) -> None:
         if self.processes.pop(attempt, None) is not None:
             self.whole.discard(attempt)
             end = Ended(attempt=attempt, task_id=f"job-{attempt}", exit_code=exit_code, stopped=stopped)
-            self.do(ProcessEnded(end))
+            self.do(ProcessEnded(end, nothing_to_bring))
 
     @rule(attempt=ATTEMPTS, lacking=st.sampled_from([None, "", VALUE, OUTPUTS]), progressed=st.booleans())
     def collect(self, attempt: str, lacking: str | None, progressed: bool) -> None:

@@ -26,6 +26,7 @@ from ostler.worker.events import (
     Assigned,
     AwaitRelease,
     BeatDue,
+    CollectOutcome,
     Connected,
     ConnectionLost,
     DevicesReleased,
@@ -194,6 +195,13 @@ def test_devices_are_watched_without_a_hub_and_nothing_is_collected_twice() -> N
     assert [effect.attempt for effect in effects if not hasattr(effect, "message")] == ["a1"]
     do(state, OutcomeCollected(attempt="a1"), ConnectionLost())
     assert all(hasattr(effect, "message") for effect in do(state, Connected()))
+
+
+def test_the_devices_of_a_task_that_left_no_files_are_looked_at_before_its_result_is_told() -> None:
+    state = worker(capabilities=TWO)
+    do(state, *launched())
+    effects = do(state, ProcessEnded(ended().end, nothing_to_bring=True))
+    assert [type(effect) for effect in effects] == [AwaitRelease, CollectOutcome]
 
 
 def test_an_end_that_an_earlier_process_of_the_worker_left_is_looked_at_too() -> None:

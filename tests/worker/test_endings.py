@@ -35,7 +35,7 @@ def test_outputs_are_collected_of_a_success_and_a_checkpoint_of_anything_else() 
     assert do(state, ended("a2", 3)) == [CollectOutcome(task_id="job-a2", attempt="a2", succeeded=False)]
 
 
-def test_of_a_success_that_left_nothing_nothing_is_collected_unless_more_of_it_was_asked_for() -> None:
+def test_nothing_is_collected_of_a_success_that_left_nothing_and_of_which_no_outputs_are_expected() -> None:
     state = worker()
     do(state, Assigned(order("a1")), Assigned(order("a2")), Assigned(order("a3", outputs=["model.bin"])))
     ends = {name: ProcessEnded(ended(name, code).end, nothing_to_bring=True) for name, code in CODES.items()}

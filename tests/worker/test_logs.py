@@ -76,6 +76,19 @@ async def test_a_log_is_followed_as_it_grows(hub: ScriptedHub, worker: Worker, t
     assert hub.finals == [("job-a1", "a1")]
 
 
+async def test_whoever_follows_a_log_hears_of_its_end_before_the_result_though_there_was_nothing_to_say(
+    hub: ScriptedHub, worker: Worker, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    await hub.assign("a1", "sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.02; done")
+    await hub.send("log_request", task_id="job-a1", attempt="a1", offset=0, follow=True)
+    await hub.send("job_cancel", task_id="ghost", attempt="gone", reason="", grace_seconds=1)
+    await hub.next("job_result")  # of the ghost: the worker has read the request before it
+    gate.touch()
+    await hub.next("job_result")
+    assert hub.finals == [("job-a1", "a1")]
+
+
 async def test_without_following_the_hub_gets_what_is_there_now(
     hub: ScriptedHub, worker: Worker, tmp_path: Path
 ) -> None:

@@ -99,7 +99,7 @@ class Door(HttpToolsProtocol):
         self._in_line = False
         self._patience: asyncio.Handle | None = None
         """Rings when patience ends, or before: then it is set anew. To set one for every request costs as much as to
-        read its head."""
+        read its head. Of who was refused: when it is cut off."""
         self._rings_at = self._patient_until = 0.0
         self.url, self.headers = b"", []
         self._head_bytes = 0

@@ -7,7 +7,7 @@ from ostler.domain.records import Changes
 from ostler.ledger.base import Ledger
 
 MOST = 50_000
-"""Keys, at some 150 bytes each. Where there are more, every key is looked for."""
+"""Keys, at some 150 bytes each. Once there have been more, every key is looked for, until the hub starts again."""
 
 
 class Receipts:

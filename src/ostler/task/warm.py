@@ -5,9 +5,9 @@
 An order is a packet: whose call it is, `shared` or nothing, its folder and its variables, each `NAME=value`, with a NUL
 between any two of these. The answer is a packet: the exit code that `ostler.task.call` would have had, how many
 microseconds it took, a sign and, if it is small, the result in base64. After a call that leaves this process different
-from how a start would have made it (threads, signal handlers, an alarm, a umask, a lot of memory), there is no answer:
-the process exits with that code, as after the last call of many. So such a call ends as one that had a process of its
-own.
+from how a start would have made it (threads, signal handlers, an alarm, a umask, a lot of memory, many open files),
+there is no answer: the process exits with that code, as after the last call of many. So such a call ends as one that
+had a process of its own.
 
 Several orders may be in the channel; what was taken out of it is begun. After a call that has had children, or has left
 something in a folder that it shared, nothing is until "go on" comes: whoever gave the orders looks first whether these
@@ -36,7 +36,8 @@ from ostler.task import call
 from ostler.task.place import Place
 
 MAX_CALLS = 100_000
-"""What a call leaves behind unseen adds up; memory, which is most of it, is looked at by itself."""
+FILES_EVERY = 32
+"""After so many calls it is looked whether they leave files open: with too many of them the next could open none."""
 MAX_INLINE_BYTES = 32 * 1024
 """A larger result goes into its file, as one without a warm interpreter does."""
 MAX_RSS_KIB = 1024 * 1024
@@ -143,7 +144,7 @@ class Interpreter:
             ran_s = time.monotonic() - begun
             if os.getpid() != me:
                 os._exit(code)  # a child that the function has made, and that came back from it
-            is_last = number == MAX_CALLS or not self._is_as_before(ran_s)
+            is_last = number == MAX_CALLS or not self._is_as_before(ran_s) or not self._has_few_files(number)
             if is_last or len(data) > MAX_INLINE_BYTES:
                 call.write(os.fsdecode(order.env[b"OSTLER_RESULT"]), data)
                 data = b""
@@ -242,6 +243,16 @@ class Interpreter:
             return True
         self._unmeasured_s = 0.0
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss <= MAX_RSS_KIB
+
+    def _has_few_files(self, number: int) -> bool:
+        """By the lowest descriptor that is free: one that it has kept from the beginning is below it."""
+        if number % FILES_EVERY:
+            return True
+        try:
+            os.close(free := os.dup(self._channel))
+        except OSError:
+            return False
+        return free < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
     def _look(self) -> tuple[Any, ...]:
         os.umask(umask := os.umask(0o077))

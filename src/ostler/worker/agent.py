@@ -296,8 +296,7 @@ class Agent:
     async def watch_ends(self) -> None:
         async for end in self._runtime.ends():
             self._secrets.ended(end.attempt)
-            nothing_to_bring = end.left_nothing and not self._logs.is_asked_for(end.attempt)
-            self.post(ProcessEnded(end, nothing_to_bring))
+            self.post(ProcessEnded(end))
 
     async def watch_gpus(self) -> None:
         """For ever, where there is anything to see."""
@@ -325,7 +324,10 @@ class Agent:
 
     async def _work(self) -> None:
         while self._inbox:
-            for effect in step(self._state, self._inbox.popleft(), time.time()):
+            event = self._inbox.popleft()
+            if isinstance(event, ProcessEnded):
+                event.nothing_to_bring = event.end.left_nothing and not self._logs.is_asked_for(event.end.attempt)
+            for effect in step(self._state, event, time.time()):
                 if isinstance(effect, Send):
                     self._send(effect.message)
                 elif isinstance(effect, CollectOutcome):
