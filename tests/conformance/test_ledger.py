@@ -29,9 +29,11 @@ from ostler.domain.records import (
     JobRecord,
     KeptRecord,
     ReceiptRecord,
+    SentAhead,
     TaskRecord,
 )
 from ostler.domain.states import LIVE, STATES, TERMINAL
+from ostler.ledger.ahead import placed, sent_ahead
 from ostler.ledger.base import Changes, JobView, Ledger, Snapshot
 
 # Jobs
@@ -417,6 +419,35 @@ def test_tokens_are_listed_oldest_first_and_a_revoked_one_keeps_its_place(ledger
         token("z", created_at=5.0, revoked_at=8.5, expires_at=7.0),
         token("a", created_at=3.0, role="admin"),
     ]
+
+
+def test_what_was_sent_ahead_is_loaded_and_its_rows_are_written_when_there_are_any(ledger: Ledger) -> None:
+    sent = SentAhead(
+        job_id="job-1",
+        key="a-1",
+        worker="w",
+        cores_milli=500,
+        memory_mib=64,
+        pool="batch",
+        assigned_at=3.0,
+        attempts=[(0, "a-1", "job-0"), (1, "a-2", "job-1.0")],
+    )
+    ledger.commit(Changes(new_jobs=[job(1, size=9)], kept=[sent.kept()]))
+    assert ledger.load().ahead == [sent]
+    assert sorted(sent_ahead(ledger, "job-1")) == [0, 1]
+    (task, attempt), (other, its) = sent.rows()
+    # Nobody has a row yet, then one has: said to be without one, both are there afterwards.
+    left = msgspec.structs.replace(sent, attempts=sent.attempts[1:])
+    ledger.commit(
+        Changes(kept=[left.kept()], tasks=[task], attempts=[attempt], unwritten=[attempt.attempt, task.id]),
+    )
+    ended = msgspec.structs.replace(task, state="succeeded", finished_at=5.0)
+    none = msgspec.structs.replace(sent, attempts=[])
+    names = [one for pair in ((attempt.attempt, task.id), (its.attempt, other.id)) for one in pair]
+    ledger.commit(Changes(kept=[none.kept()], tasks=[ended, other], attempts=[attempt, its], unwritten=names))
+    assert ledger.load().ahead == []
+    assert placed(ledger, "job-1") == [ended, other]
+    assert ledger.attempts_of("job-1.1") == [its]
 
 
 def test_odds_and_ends_are_kept_by_scope_and_key_until_they_are_forgotten(ledger: Ledger) -> None:

@@ -11,6 +11,7 @@ from ostler.domain.quota import Quota, Quotas
 from ostler.domain.scheduling import Scheduling
 from ostler.domain.states import ASSIGNED, CANCELLED, ORPHANED, PENDING, RUNNING, SUCCEEDED
 from ostler.domain.worker import WAITING, Slots
+from ostler.ledger.ahead import placed, sent_ahead
 
 AHEAD = 4
 
@@ -372,7 +373,7 @@ def test_why_says_what_one_that_was_sent_ahead_waits_for(yard: Yard) -> None:
     holder = yard.holder("a.1")
     assert holder is not None
     assert holder.why == "sent ahead: it starts on w when a.0 ends"
-    assert yard.ledger.attempts_of("a.1")[0].why == holder.why
+    assert sent_ahead(yard.ledger, "a")[1][1].why == holder.why
 
 
 def test_nobody_is_sent_behind_one_that_its_worker_was_told_to_let_go(yard: Yard) -> None:
@@ -444,3 +445,53 @@ def test_whoever_comes_to_wait_and_is_altered_in_the_same_breath_is_looked_at_as
         yard.following(entry("m", min_cpu_cores=1, priority=1)), yard.following(entry("m", min_cpu_cores=2, priority=1))
     )
     assert called_back(yard) == ["a.2", "a.1"]
+
+
+def test_those_sent_ahead_are_written_down_together_and_seen_all_the_same(yard: Yard) -> None:
+    yard.submit("a", array=10)
+    assert [row.index for row in yard.ledger.tasks_of("a")] == [0]
+    assert [(row.index, row.state, row.worker) for row in placed(yard.ledger, "a")] == [
+        (index, ASSIGNED, "w") for index in range(5)
+    ]
+    assert [row.index for row in placed(yard.ledger, "a", after=1, limit=2)] == [2, 3]
+    told = [line.body["task"] for line in yard.ledger.feed(after=0, subject="a") if line.kind == "task"]
+    assert told == ["a.0"]
+
+
+def test_whoever_was_sent_ahead_has_rows_of_its_own_once_something_happens_to_it(yard: Yard) -> None:
+    yard.submit("a", array=3)
+    attempt = yard.attempt("a.1")
+    yard.end("a.0", run_s=0.01)
+    yard.accept("a.1")
+    assert sorted(sent_ahead(yard.ledger, "a")) == [2]
+    assert (yard.task("a.1").state, yard.task("a.1").attempt) == (RUNNING, attempt)
+    yard.end("a.1", run_s=0.01)
+    yard.end("a.2", run_s=0.01)
+    assert sent_ahead(yard.ledger, "a") == {}
+    assert yard.ledger.load().ahead == []
+    assert [one.state for one in yard.ledger.attempts_of("a.2")] == [SUCCEEDED]
+    assert yard.job("a").state == SUCCEEDED
+
+
+def test_one_that_waited_before_is_written_down_by_itself_when_it_is_sent_ahead(yard: Yard) -> None:
+    yard.submit("a", array=3)
+    give_back(yard, "a.2")
+    assert ahead(yard) == {"a.1": "a.0", "a.2": "a.1"}
+    assert sorted(sent_ahead(yard.ledger, "a")) == [1]
+    assert yard.task("a.2").state == ASSIGNED
+
+
+def test_a_hub_that_restarts_knows_whom_it_has_sent_ahead(yard: Yard) -> None:
+    names = [f"a.{number}" for number in range(4)]
+    yard.submit("a", array=4)
+    attempts = [yard.attempt(name) for name in names]
+    yard.restart()
+    assert yard.states(*names) == [ORPHANED] * 4
+    assert [yard.attempt(name) for name in names] == attempts
+    assert sent_ahead(yard.ledger, "a") == {}
+    assert [one.attempt for one in yard.ledger.attempts_of("a.3")] == [attempts[3]]
+    waiting = holding(*zip(names[1:], attempts[1:], strict=True), state=WAITING)
+    yard.register("w", holds=holding((names[0], attempts[0])) + waiting, slots=1, ahead=AHEAD)
+    for name in names:
+        yard.end(name, run_s=0.01)
+    assert yard.job("a").state == SUCCEEDED

@@ -80,3 +80,17 @@ async def test_one_that_begun_before_it_was_called_back_goes_on(api: Api, eager:
     assert (await api.job(f"{job}.1"))["state"] == "running"
     await eager.end(second, run_s=0.004)
     await eager.assigned()
+
+
+async def test_those_sent_ahead_are_seen_with_their_worker_one_by_one_and_in_the_list(api: Api, eager: Worker) -> None:
+    ident = await api.submit(array=10)
+    tasks = await given(eager, 1 + AHEAD)
+    listed = (await api.get(f"/v1/jobs/{ident}/tasks"))["tasks"]
+    assert [(row["index"], row["state"], row["worker"]) for row in listed] == [
+        (index, "assigned", "eager") for index in range(1 + AHEAD)
+    ]
+    seen = await api.get(f"/v1/jobs/{ident}.{AHEAD}")
+    assert (seen["state"], seen["worker"]) == ("assigned", "eager")
+    assert [one["attempt"] for one in seen["attempts"]] == [tasks[-1].attempt]
+    waiting = await api.get(f"/v1/jobs/{ident}.{AHEAD + 1}")
+    assert (waiting["state"], waiting["attempts"]) == ("pending", [])

@@ -89,6 +89,23 @@ class Line:
         self.waiting = 0
 
 
+class Sent:
+    """Attempts that were sent ahead in one batch, as long as nothing has happened to them: the ledger has one entry for
+    all of them, and no rows of their tasks."""
+
+    __slots__ = ("assigned_at", "attempts", "job_id", "key", "will", "worker_id")
+
+    def __init__(self, job_id: str, first: "Attempt", will: Holding) -> None:
+        self.job_id = job_id
+        self.key = first.id
+        self.worker_id = first.worker_id
+        self.assigned_at = first.assigned_at
+        self.will = will
+        """What each of them is to hold."""
+        self.attempts: dict[str, tuple[int, str, str]] = {}
+        """Its task's index, itself, and the task whose end it was to wait for."""
+
+
 class Attempt:
     """One authorisation to run a task, for as long as it holds room on a worker."""
 
@@ -119,6 +136,7 @@ class Attempt:
         "recalled",
         "run_s",
         "saved",
+        "sent",
         "spends",
         "started",
         "started_at",
@@ -167,6 +185,8 @@ class Attempt:
         """That it stands in: it waits there, or others wait for it."""
         self.will = will
         """What it is to hold, or held until its follower began; None: what it holds."""
+        self.sent: Sent | None = None
+        """Those that it is written down with."""
         self.recalled = False
         """Its worker was asked to hand it back if it has not begun."""
         self.accepted = accepted

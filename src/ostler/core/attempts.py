@@ -16,6 +16,7 @@ from ostler.core.queueing.usage import CHARGED_EVERY_S, START_QUANTUM_S, weight
 from ostler.core.timers import ACCEPTANCE, COOLDOWN, RUNTIME
 from ostler.domain import states
 from ostler.domain.job import STOP_GRACE_S
+from ostler.domain.records import why_ahead
 
 ACCEPT_WITHIN_S: Final = 30.0
 FAULTS_TO_COOL: Final = 3
@@ -42,15 +43,32 @@ def begin(fleet: Fleet, job: Job, worker: Worker, grant: Grant, why: str, now: f
 def begin_ahead(fleet: Fleet, job: Job, before: Attempt, now: float) -> Attempt:
     """The same in the room of one that runs there, from its end on: until then it holds nothing and counts for
     nobody."""
-    why = f"sent ahead: it starts on {before.worker_id} when {before.task_id} ends"
     will = before.held if before.will is None else before.will
-    attempt = _authorise(fleet, job, fleet.workers[before.worker_id], NOTHING, why, now, will)
+    worker, why = fleet.workers[before.worker_id], why_ahead(before.worker_id, before.task_id)
+    if not job.size or job.waiting[0][0] in (job.tasks or {}):
+        attempt = _authorise(fleet, job, worker, NOTHING, why, now, will)
+    else:
+        # Nothing that anybody has to hear of, and the array is in the state that it was in.
+        attempt = _take_next(fleet, job, worker, NOTHING, why, now, will)
+        assert attempt.task is not None
+        _move(fleet, attempt.task, states.ASSIGNED, "")
+        fleet.write_together(attempt, attempt.task, before.task_id)
     chain.follow(fleet, before, attempt)
     return attempt
 
 
 def _authorise(
     fleet: Fleet, job: Job, worker: Worker, held: Holding, why: str, now: float, will: Holding | None = None
+) -> Attempt:
+    attempt = _take_next(fleet, job, worker, held, why, now, will)
+    assert attempt.task is not None
+    set_state(fleet, attempt.task, states.ASSIGNED, "", now)
+    fleet.touch_attempt(attempt)
+    return attempt
+
+
+def _take_next(
+    fleet: Fleet, job: Job, worker: Worker, held: Holding, why: str, now: float, will: Holding | None
 ) -> Attempt:
     index = job.waiting[0][0]
     fleet.take_waiting(job, index)
@@ -72,8 +90,6 @@ def _authorise(
     task.attempt = attempt.id
     task.worker = worker.id
     task.exit_code = None
-    set_state(fleet, task, states.ASSIGNED, "", now)
-    fleet.touch_attempt(attempt)
     return attempt
 
 
@@ -384,17 +400,7 @@ def forget_ended(fleet: Fleet) -> None:
 
 def set_state(fleet: Fleet, task: Task, state: str, reason: str, now: float) -> None:
     job = task.job
-    was_displaced = bool(job.displaced) and task.is_displaced()
-    if task.state != state:
-        states.move(task.id, task.state, state)
-        if job.size:
-            job.count_move(task.state, state)
-        task.state = state
-    task.reason = reason
-    if was_displaced or state == states.PENDING:
-        _count_displaced(fleet, job, int(task.is_displaced()) - int(was_displaced))
-    if state in states.LIVE:
-        task.finished_at = None
+    _move(fleet, task, state, reason)
     fleet.touch_task(task)
     if job.size:
         fleet.announce(
@@ -409,6 +415,21 @@ def set_state(fleet: Fleet, task: Task, state: str, reason: str, now: float) -> 
             reason=reason,
         )
     derive_job(fleet, job, task, now)
+
+
+def _move(fleet: Fleet, task: Task, state: str, reason: str) -> None:
+    job = task.job
+    was_displaced = bool(job.displaced) and task.is_displaced()
+    if task.state != state:
+        states.move(task.id, task.state, state)
+        if job.size:
+            job.count_move(task.state, state)
+        task.state = state
+    task.reason = reason
+    if was_displaced or state == states.PENDING:
+        _count_displaced(fleet, job, int(task.is_displaced()) - int(was_displaced))
+    if state in states.LIVE:
+        task.finished_at = None
 
 
 def _count_displaced(fleet: Fleet, job: Job, more: int) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from ostler.core import chain
 from ostler.core import index as indexes
 from ostler.core.claims import LEASE_S
-from ostler.core.fleet import Fleet, Job, Worker
+from ostler.core.fleet import Attempt, Fleet, Job, Worker
 from ostler.core.holding import NOTHING
 from ostler.core.index import bits
 from ostler.core.match import unmet, unmet_by_claim, unmet_health, unmet_trust
@@ -56,7 +56,9 @@ def check_touched(fleet: Fleet) -> None:
     """The same of the workers and jobs that this batch has changed, whose rows are not taken yet: it costs no more on a
     larger fleet."""
     touched = fleet.touched
-    for name in dict.fromkeys([*(attempt.worker_id for attempt in touched.attempts.values()), *touched.workers]):
+    sent_to = [sent.worker_id for sent in touched.sent.values()]
+    begun_on = [attempt.worker_id for attempt in touched.attempts.values()]
+    for name in dict.fromkeys([*begun_on, *sent_to, *touched.workers]):
         worker = fleet.workers[name]
         _room_is_the_sum_of_holdings(worker)
         _no_device_is_booked_twice(worker)
@@ -242,6 +244,7 @@ def _chains_are_whole(fleet: Fleet) -> None:
                 _need(worker.attempts.get(one.after.id) is one.after, f"{one.task_id} waits for one that is gone")
                 _need(one.held is NOTHING and one.will is not None, f"{one.task_id} was sent ahead and holds room")
                 _need(not one.accepted, f"{one.task_id} has begun and still waits")
+            _need(one.sent is None or _is_only_sent(one), f"{one.task_id} is written down as if it were only sent")
             follows = one.follower is None or one.follower.after is one
             stands = one.line is not None and (one.line.last is one or one.follower is not None)
             _need(stands == bool(one.after or one.follower), f"{one.task_id} stands in a line that is none")
@@ -251,6 +254,16 @@ def _chains_are_whole(fleet: Fleet) -> None:
             _need(follows, f"{one.task_id} is followed by one that does not wait for it")
             gone = one.held is NOTHING and one.after is None
             _need(not (gone and one.follower), f"{one.task_id} has no room to leave, and is waited for")
+
+
+def _is_only_sent(attempt: Attempt) -> bool:
+    """Nothing that a row would say of it, or of its task, is other than when it was sent."""
+    task, sent = attempt.task, attempt.sent
+    if task is None or sent is None or sent.attempts.get(attempt.id, (-1,))[0] != task.index:
+        return False
+    is_new = not (attempt.accepted or attempt.stop_reason or attempt.outcome or task.started_at or task.reason)
+    as_sent = (task.state, task.attempt, attempt.phase) == (states.ASSIGNED, attempt.id, "assigned")
+    return is_new and as_sent and task.holder is attempt and not (task.losses or task.failures or task.checkpoint)
 
 
 def _nobody_is_passed_over_by_those_ahead(fleet: Fleet) -> None:

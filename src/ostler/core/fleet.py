@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from ostler.core.attempt import Attempt, Task
+from ostler.core.attempt import Attempt, Sent, Task
 from ostler.core.holding import NOTHING
 from ostler.core.index import Index, Shape, bits
 from ostler.core.job import Job
@@ -39,6 +39,8 @@ from ostler.domain.worker import Capabilities
 __all__ = ["Attempt", "Fleet", "Job", "Task", "Worker"]
 
 MAX_SHARED_TERMS: Final = 4096
+MOST_TOGETHER: Final = 64
+"""Attempts that were sent ahead and are written down as one: with more, what is left of them is written too often."""
 
 
 class Fleet:
@@ -123,10 +125,34 @@ class Fleet:
     def touch_task(self, task: Task) -> None:
         if self.jobs.get(task.job.id, task.job) is task.job:
             self.touched.tasks[task.id] = task
+            if task.holder is not None and task.holder.sent is not None:
+                self._write_apart(task.holder, task, task.holder.sent)
 
     def touch_attempt(self, attempt: Attempt) -> None:
         if attempt.task is not None:
             self.touched.attempts[attempt.id] = attempt
+            if attempt.sent is not None:
+                self._write_apart(attempt, attempt.task, attempt.sent)
+
+    def write_together(self, attempt: Attempt, task: Task, before: str) -> None:
+        """It was sent ahead, and nothing ever happened to its task before: that is written with others of its kind."""
+        will = attempt.held if attempt.will is None else attempt.will
+        of = (task.job.id, attempt.worker_id, will)
+        sent = self.touched.sending.get(of)
+        if sent is None or len(sent.attempts) >= MOST_TOGETHER:
+            sent = self.touched.sending[of] = Sent(task.job.id, attempt, will)
+            self.touched.sent[sent.key] = sent
+        sent.attempts[attempt.id] = (task.index, attempt.id, before)
+        attempt.sent = sent
+
+    def _write_apart(self, attempt: Attempt, task: Task, sent: Sent) -> None:
+        """Something has happened to it, or to its task: both have rows of their own from now on."""
+        attempt.sent = None
+        del sent.attempts[attempt.id]
+        self.touched.sent[sent.key] = sent
+        self.touched.attempts[attempt.id] = attempt
+        self.touched.tasks[task.id] = task
+        self.touched.unwritten += (attempt.id, task.id)
 
     def touch_worker(self, worker: Worker) -> None:
         self.touched.workers[worker.id] = worker

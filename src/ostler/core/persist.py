@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from ostler.core.attempt import PREEMPTED_BY
+from ostler.core.attempt import PREEMPTED_BY, Sent
 from ostler.core.attempts import LOOK_AGAIN_S, forget_ended, remaining_s, set_state
 from ostler.core.claims import LEASE_S
 from ostler.core.dependencies import hold_again
@@ -22,6 +22,8 @@ from ostler.domain.records import (
     Changes,
     JobProgress,
     JobRecord,
+    KeptRecord,
+    SentAhead,
     Snapshot,
     TaskRecord,
     UsageRecord,
@@ -44,13 +46,14 @@ def take_changes(fleet: Fleet, now: float) -> Changes:
         progress=[_progress(job, fleet) for job in touched.jobs.values()],
         tasks=[_task_row(task) for task in touched.tasks.values()],
         attempts=[_attempt_row(attempt, fleet) for attempt in touched.attempts.values()],
+        unwritten=touched.unwritten,
         workers=[_worker_row(worker) for worker in touched.workers.values()],
         feed=touched.feed,
         receipts=list(touched.receipts.values()),
         changed_terms=list(touched.terms.values()),
         artifacts=touched.artifacts,
         manifest=touched.manifest,
-        kept=[*touched.kept.values(), *fleet.kinds.take_changes()],
+        kept=[*touched.kept.values(), *fleet.kinds.take_changes(), *map(_sent_row, touched.sent.values())],
         needs=touched.needs,
         departed=touched.gone.departed,
         gone_jobs=list(touched.gone.jobs),
@@ -136,6 +139,19 @@ def _attempt_row(attempt: Attempt, fleet: Fleet) -> AttemptRecord:
     )
 
 
+def _sent_row(sent: Sent) -> KeptRecord:
+    return SentAhead(
+        job_id=sent.job_id,
+        key=sent.key,
+        worker=sent.worker_id,
+        cores_milli=sent.will.cores_milli,
+        memory_mib=sent.will.memory_mib,
+        pool=sent.will.pool,
+        assigned_at=sent.assigned_at,
+        attempts=list(sent.attempts.values()),
+    ).kept()
+
+
 def _worker_row(worker: Worker) -> WorkerRecord:
     return WorkerRecord(
         id=worker.id,
@@ -178,6 +194,8 @@ def restore(
         revive_task(fleet, fleet.jobs[task_record.job_id], task_record)
     for attempt_record in snapshot.attempts:
         _hold_again(fleet, attempt_record, now)
+    for sent in snapshot.ahead:
+        _restore_sent(fleet, sent, now)
     for job_id, blocked_on in blocked:
         hold_again(fleet, fleet.jobs[job_id], blocked_on)
     for job in list(fleet.jobs.values()):
@@ -188,6 +206,16 @@ def restore(
         away_s = max(0.0, fleet.wall(now) - used.at)
         fleet.usage.charge(used.user, used.gpu_seconds * 2.0 ** -(away_s / HALF_LIFE_S), now)
     return fleet
+
+
+def _restore_sent(fleet: Fleet, sent: SentAhead, now: float) -> None:
+    """From now on each of them is a row: whatever was to come before it, what happens to it is its own."""
+    for task_record, attempt_record in sent.rows():
+        revive_task(fleet, fleet.jobs[sent.job_id], task_record)
+        _hold_again(fleet, attempt_record, now)
+        fleet.touch_attempt(fleet.held[attempt_record.attempt])
+    gone = msgspec.structs.replace(sent, attempts=[]).kept()
+    fleet.keep(gone.scope, gone.key, gone.value)
 
 
 def _hold_again(fleet: Fleet, row: AttemptRecord, now: float) -> None:

@@ -16,7 +16,9 @@ from ostler.domain.records import (
 )
 
 if TYPE_CHECKING:
+    from ostler.core.attempt import Sent
     from ostler.core.fleet import Attempt, Job, Task, Worker
+    from ostler.core.holding import Holding
 
 TALLY: Final = "tally"
 """The scope under which the ledger keeps how many jobs have ended: ledger/base.py says the same word."""
@@ -40,6 +42,12 @@ class Touched:
         self.jobs: dict[str, Job] = {}
         self.tasks: dict[str, Task] = {}
         self.attempts: dict[str, Attempt] = {}
+        self.unwritten: list[str] = []
+        """Names of those tasks and attempts that had no row of their own."""
+        self.sent: dict[str, Sent] = {}
+        """Those written down together, where others came or some left."""
+        self.sending: dict[tuple[str, str, Holding], Sent] = {}
+        """By job, worker and room: where others of this batch are written."""
         self.workers: dict[str, Worker] = {}
         self.feed: list[FeedRecord] = []
         self.users: set[str] = set()

@@ -1,9 +1,11 @@
 """What the ledger keeps. Times are wall-clock seconds since the epoch: rows outlive a process's own clock."""
 
+from collections.abc import Iterator
 from hashlib import sha256
 
 import msgspec
 
+from ostler.domain import states
 from ostler.domain.audit import AuditRecord
 from ostler.domain.job import Terms
 from ostler.domain.resources import Request
@@ -157,6 +159,66 @@ class AttemptRecord(msgspec.Struct, kw_only=True):
     peak_vram_mib: int = 0
 
 
+class SentAhead(msgspec.Struct, kw_only=True, array_like=True):
+    """Attempts of an array that were sent to a worker before there was room for them, and to which nothing has happened
+    since. They are kept together, under the job's scope: neither they nor their tasks have rows of their own."""
+
+    job_id: str
+    key: str
+    worker: str
+    cores_milli: int
+    memory_mib: int
+    pool: str
+    assigned_at: float
+    attempts: list[tuple[int, str, str]]
+    """The task's index, the attempt, and the task whose end it waits for."""
+
+    def kept(self) -> "KeptRecord":
+        value = msgspec.json.encode(self) if self.attempts else None
+        return KeptRecord(scope=ahead_scope(self.job_id), key=self.key, value=value)
+
+    def rows(self) -> Iterator[tuple[TaskRecord, AttemptRecord]]:
+        """As they would be."""
+        for index, attempt, before in self.attempts:
+            task_id = f"{self.job_id}.{index}"
+            yield (
+                TaskRecord(
+                    id=task_id,
+                    job_id=self.job_id,
+                    index=index,
+                    state=states.ASSIGNED,
+                    attempt=attempt,
+                    worker=self.worker,
+                ),
+                AttemptRecord(
+                    attempt=attempt,
+                    task_id=task_id,
+                    job_id=self.job_id,
+                    worker=self.worker,
+                    cores_milli=self.cores_milli,
+                    memory_mib=self.memory_mib,
+                    pool=self.pool,
+                    state=states.ASSIGNED,
+                    assigned_at=self.assigned_at,
+                    why=why_ahead(self.worker, before),
+                ),
+            )
+
+
+AHEAD = "ahead:"
+
+
+def ahead_scope(job_id: str) -> str:
+    return f"{AHEAD}{job_id}"
+
+
+def why_ahead(worker: str, before: str) -> str:
+    return f"sent ahead: it starts on {worker} when {before} ends"
+
+
+sent_ahead = msgspec.json.Decoder(SentAhead).decode
+
+
 class WorkerRecord(msgspec.Struct, kw_only=True):
     """A worker that has registered at least once."""
 
@@ -282,6 +344,8 @@ class Changes(msgspec.Struct, kw_only=True):
     progress: list[JobProgress] = []
     tasks: list[TaskRecord] = []
     attempts: list[AttemptRecord] = []
+    unwritten: list[str] = []
+    """Names of those tasks and attempts that were sent ahead: most have no row before this."""
     workers: list[WorkerRecord] = []
     feed: list[FeedRecord] = []
     tokens: list[TokenRecord] = []
@@ -320,6 +384,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     """Of those jobs: the tasks that have not ended, or that a held attempt belongs to."""
     attempts: list[AttemptRecord] = []
     """Those with `held` set."""
+    ahead: list[SentAhead] = []
+    """Those that have no rows of their own."""
     workers: list[WorkerRecord] = []
     tokens: list[TokenRecord] = []
     """Those not revoked."""

@@ -11,6 +11,7 @@ import msgspec
 from ostler.domain.audit import AuditRecord
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import (
+    AHEAD,
     ArtifactRecord,
     AttemptRecord,
     DepartedRecord,
@@ -28,6 +29,7 @@ from ostler.domain.records import (
     UsageRecord,
     WorkerRecord,
     bring_up,
+    sent_ahead,
 )
 from ostler.domain.states import LIVE, SUCCEEDED, TERMINAL
 from ostler.ledger.base import KINDS, TALLY, Changes, JobView, Old, Output, Snapshot, unknown_states
@@ -188,6 +190,7 @@ class MemoryLedger:
                 if task.job_id in kept and (task.state in LIVE or task.id in busy_tasks)
             ],
             attempts=[_own(attempt) for attempt in held],
+            ahead=[sent_ahead(value) for (scope, _), value in sorted(self._kept.items()) if scope.startswith(AHEAD)],
             workers=[_own(worker) for worker in sorted(self._workers.values(), key=lambda worker: worker.id)],
             tokens=[_own(token) for token in self._tokens.values() if token.revoked_at is None],
             manifest=self._manifest and _own(self._manifest),

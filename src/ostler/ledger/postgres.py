@@ -11,6 +11,7 @@ from psycopg.pq import TransactionStatus
 
 from ostler.domain.errors import Deposed, LedgerError
 from ostler.domain.records import (
+    AHEAD,
     ArtifactRecord,
     FeedRecord,
     JobRecord,
@@ -73,6 +74,7 @@ _LOAD_TASKS = f"""
 """.encode()
 _LOAD_ATTEMPTS = f"SELECT {sql.ATTEMPTS.select()} FROM attempts WHERE held ORDER BY n".encode()
 _LOAD_WORKERS = f"SELECT {sql.WORKERS.select()} FROM workers ORDER BY id".encode()
+_LOAD_AHEAD = f"SELECT value FROM kept WHERE starts_with(scope, '{AHEAD}') ORDER BY scope, key".encode()
 _LOAD_USAGE = f'SELECT {sql.USAGE.select()} FROM usage ORDER BY "user"'.encode()
 _LOAD_TOKENS = f"SELECT {sql.TOKENS.select()} FROM tokens WHERE revoked_at IS NULL ORDER BY n".encode()
 _LOAD_LAST = b"SELECT (SELECT coalesce(max(seq), 0) FROM jobs), (SELECT coalesce(max(seq), 0) FROM feed)"
@@ -269,6 +271,7 @@ class PostgresLedger(Looking):
                     jobs=list(_stream(db, rows.JOB.record, _LOAD_JOBS)) if with_jobs else [],
                     tasks=list(_stream(db, rows.TASK.record, _LOAD_TASKS)),
                     attempts=list(_stream(db, rows.ATTEMPT.record, _LOAD_ATTEMPTS)),
+                    ahead=list(_stream(db, rows.sent, _LOAD_AHEAD)),
                     workers=list(_stream(db, rows.WORKER.record, _LOAD_WORKERS)),
                     tokens=list(_stream(db, rows.TOKEN.record, _LOAD_TOKENS)),
                     manifest=next(iter([*_stream(db, rows.MANIFEST.record, _MANIFEST)]), None),

@@ -25,10 +25,12 @@ from ostler.domain.records import (
     NeedRecord,
     OutputKey,
     ReceiptRecord,
+    SentAhead,
     TaskRecord,
     TokenRecord,
     UsageRecord,
     WorkerRecord,
+    sent_ahead,
 )
 from ostler.domain.resources import Request
 from ostler.ledger.base import JobView
@@ -127,6 +129,10 @@ def numbered_artifact(row: Row) -> tuple[int, ArtifactRecord]:
 
 def first(row: Row) -> Any:
     return row[0]
+
+
+def sent(row: Row) -> SentAhead:
+    return sent_ahead(row[0])
 
 
 def pair(row: Row) -> tuple[str, bytes]:

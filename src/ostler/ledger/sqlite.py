@@ -11,6 +11,7 @@ import apsw
 
 from ostler.domain.errors import LedgerError
 from ostler.domain.records import (
+    AHEAD,
     ArtifactRecord,
     FeedRecord,
     JobRecord,
@@ -67,6 +68,7 @@ _LOAD_TASKS = f"""
 """
 _LOAD_ATTEMPTS = f"{_select(rows.ATTEMPT, 'attempts')} WHERE held = 1 ORDER BY n"
 _LOAD_WORKERS = f"{_select(rows.WORKER, 'workers')} ORDER BY id"
+_LOAD_AHEAD = f"SELECT value FROM kept WHERE scope >= '{AHEAD}' AND scope < '{AHEAD}~' ORDER BY scope, key"
 _LOAD_USAGE = f"{_select(rows.USAGE, 'usage')} ORDER BY user"
 _LOAD_TOKENS = f"{_select(rows.TOKEN, 'tokens')} WHERE revoked_at IS NULL ORDER BY n"
 
@@ -221,6 +223,7 @@ class SqliteLedger(Looking):
                     jobs=[rows.JOB.record(row) for row in db.execute(_LOAD_JOBS)] if with_jobs else [],
                     tasks=[rows.TASK.record(row) for row in db.execute(_LOAD_TASKS)],
                     attempts=[rows.ATTEMPT.record(row) for row in db.execute(_LOAD_ATTEMPTS)],
+                    ahead=[rows.sent(row) for row in db.execute(_LOAD_AHEAD)],
                     workers=[rows.WORKER.record(row) for row in db.execute(_LOAD_WORKERS)],
                     tokens=[rows.TOKEN.record(row) for row in db.execute(_LOAD_TOKENS)],
                     manifest=next((rows.MANIFEST.record(row) for row in db.execute(_LOAD_MANIFEST)), None),

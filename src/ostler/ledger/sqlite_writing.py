@@ -1,6 +1,6 @@
 """What one commit writes into the SQLite ledger, within a transaction of somebody else."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -46,13 +46,19 @@ class _Lives:
         self, table: str, shape: rows.Shape[Any], key: str, *fixed: str, begins: Callable[[Any], bool]
     ) -> None:
         self.shape = shape
+        self.key = key
         self.begins = begins
         self.insert = _insert(table, shape, "INSERT OR IGNORE INTO")
         self.update = _update(table, shape, key, *fixed)
         self.upsert = _upsert(table, shape, key, fixed=fixed)
 
-    def write(self, db: apsw.Connection, records: Sequence[Any]) -> None:
-        for begins, some in groupby(records, self.begins):  # their order stays
+    def write(self, db: apsw.Connection, records: Sequence[Any], unwritten: Container[str]) -> None:
+        """`unwritten`: the keys of those that begin, whatever they say."""
+
+        def begins_here(record: Any) -> bool:
+            return self.begins(record) or getattr(record, self.key) in unwritten
+
+        for begins, some in groupby(records, begins_here):  # their order stays
             alike = list(some)
             if _written(db, self.insert if begins else self.update, self.shape, alike) != len(alike):
                 _write(db, self.upsert, self.shape, alike)
@@ -95,8 +101,9 @@ def write(db: apsw.Connection, changes: Changes) -> None:
     for sql, shape, records in _jobs(changes):
         if records:
             _write(db, sql, shape, records)
-    _TASKS.write(db, changes.tasks)
-    _ATTEMPTS.write(db, changes.attempts)
+    unwritten = frozenset(changes.unwritten)
+    _TASKS.write(db, changes.tasks, unwritten)
+    _ATTEMPTS.write(db, changes.attempts, unwritten)
     for sql, shape, records in _others(changes):
         if records:
             _write(db, sql, shape, records)

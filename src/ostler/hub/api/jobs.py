@@ -28,6 +28,7 @@ from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
 from ostler.hub.new_job import new_job, one_more
 from ostler.hub.watched import View
+from ostler.ledger.ahead import placed, sent_ahead
 from ostler.ledger.base import JobView, Ledger
 from ostler.store.base import Shelf
 from ostler.store.streaming import STORE, in_thread
@@ -240,7 +241,7 @@ class JobsApi:
                 lambda ledger: ledger.ended_tasks_of(target.job.id, after=after, limit=limit + 1)
             )
             return json_response({"tasks": ended[:limit], "next": _following(ended, limit)})
-        rows = await self._loop.read(lambda ledger: ledger.tasks_of(target.job.id, after=after, limit=limit + 1))
+        rows = await self._loop.read(lambda ledger: placed(ledger, target.job.id, after=after, limit=limit + 1))
         return json_response({"tasks": list(map(task_row_document, rows[:limit])), "next": _following(rows, limit)})
 
     async def events(self, request: Request) -> Response:
@@ -369,8 +370,12 @@ def _allowed(caller: Caller, text: str, target: Target | None, *, changing: bool
 
 
 def _document(ledger: Ledger, target: Target) -> dict[str, Any]:
+    # First: what leaves it meanwhile has rows by then.
+    sent = sent_ahead(ledger, target.job.id).get(target.index) if target.index is not None else None
     task = ledger.tasks([target.task_id]).get(target.task_id)
     attempts = ledger.attempts_of(target.task_id)
+    if task is None and sent is not None:
+        task, attempts = sent[0], [sent[1]]
     if target.index is not None:
         return task_document(target.job, target.index, task, attempts)
     return job_document(target.job, task, attempts)
