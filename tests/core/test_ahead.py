@@ -5,8 +5,10 @@ from tests.core.yard import Yard, capabilities, entry, holding
 
 from ostler.core import index
 from ostler.core.effects import AssignTask, CancelTask
+from ostler.core.events import TaskEnded
 from ostler.core.placing.ahead import SENT_AT_ONCE
 from ostler.core.placing.place import settled
+from ostler.core.timers import ACCEPTANCE
 from ostler.domain.quota import Quota, Quotas
 from ostler.domain.scheduling import Scheduling
 from ostler.domain.states import ASSIGNED, CANCELLED, ORPHANED, PENDING, RUNNING, SUCCEEDED
@@ -495,3 +497,19 @@ def test_a_hub_that_restarts_knows_whom_it_has_sent_ahead(yard: Yard) -> None:
     for name in names:
         yard.end(name, run_s=0.01)
     assert yard.job("a").state == SUCCEEDED
+
+
+def test_nobody_is_reminded_of_one_that_has_moved_up_and_ended_in_the_same_batch(yard: Yard) -> None:
+    yard.submit("a", array=4)
+    before = len(yard.fleet.timers.entries(ACCEPTANCE))
+    worker = yard.fleet.workers["w"]
+    ends = [
+        TaskEnded(
+            worker_id="w", session=worker.session, task_id=name, attempt=yard.attempt(name), state=SUCCEEDED, run_s=0.01
+        )
+        for name in ("a.0", "a.1", "a.2")
+    ]
+    yard.turn(*ends)
+    new = yard.fleet.timers.entries(ACCEPTANCE)
+    assert len(new) == before + 1
+    assert yard.attempt("a.3") in {attempt for attempt, _ in new}

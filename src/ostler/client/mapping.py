@@ -24,6 +24,8 @@ PATIENCE = 0.05
 """Of a map that has gone on for so long, values may come later by this part of it: each time they are asked for costs
 the hub as much as several calls do."""
 MOST_PATIENCE_S = 0.25
+SURE = 8
+"""The last is not there after a pause that is this much shorter than what they all are likely to take."""
 
 
 class Calls:
@@ -82,11 +84,14 @@ class Calls:
             shortest_s = max(FIRST_PAUSE_S, min(PATIENCE * (time.monotonic() - begun), MOST_PATIENCE_S))
             pause_s = shortest_s if found else min(pause_s * 1.5, LONGEST_PAUSE_S)
             if found and len(found) < self._batch:
-                self._gather(min(shortest_s, max(0.0, left_s)))
+                self._gather(min(shortest_s, max(0.0, left_s)), time.monotonic() - begun)
 
-    def _gather(self, wait_s: float) -> None:
-        """Let more outcomes come together before the next are fetched; no longer than until the last is there."""
-        if not self.done and not self._over:
+    def _gather(self, wait_s: float, since_s: float) -> None:
+        """Let more outcomes come together before the next are fetched; no longer than until the last is there. Nobody
+        is asked for that while, at the pace of those that came, they would be far from all."""
+        if (self.size - self.told) * since_s > SURE * wait_s * self.told:
+            time.sleep(wait_s)
+        elif not self.done and not self._over:
             with contextlib.suppress(HubUnreachable):
                 self._over = self._hub.job(self.job_id, wait=wait_s)["state"] in TERMINAL
 

@@ -108,10 +108,18 @@ def _hand_over(fleet: Fleet, attempt: Attempt, now: float) -> None:
     follower = chain.hand_over(fleet, attempt)
     if attempt.heir is not None:
         _bequeath(fleet, attempt, follower, attempt.heir)
-    fleet.timers.add(now + ACCEPT_WITHIN_S, ACCEPTANCE, follower.id)
+    fleet.moved_up[follower.id] = follower
     assert follower.task is not None
     rate = weight(follower.held, fleet.workers[follower.worker_id].offer, fleet.policy)
     fleet.charge(follower.task.job.user, START_QUANTUM_S * rate, now)
+
+
+def watch_moved_up(fleet: Fleet, now: float) -> None:
+    """Those to be accepted from this batch on. Most of them have ended in it: for thousands, nobody is reminded."""
+    moved_up, fleet.moved_up = fleet.moved_up, {}
+    for name, attempt in moved_up.items():
+        if not attempt.accepted and name in fleet.held:
+            fleet.timers.add(now + ACCEPT_WITHIN_S, ACCEPTANCE, name)
 
 
 def _bequeath(fleet: Fleet, attempt: Attempt, follower: Attempt, heir: Job) -> None:

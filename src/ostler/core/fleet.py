@@ -98,6 +98,8 @@ class Fleet:
         """Jobs of which something has ended in this batch."""
         self.over: list[Task] = []
         """What it was, of those: what has ended, or has nothing left that holds room."""
+        self.moved_up: dict[str, Attempt] = {}
+        """Those of which the one before them has ended in this batch."""
         self.asking: dict[str, int] = {}
         """How often each worker asked for work in this batch."""
         self.job_seq = 0

@@ -68,6 +68,10 @@ class Kinds:
         self._curves: dict[str, dict[bool, Curve | None]] = {}
         self._shared: dict[int, int] = {}
         self._turn = 0
+        self._last: tuple[int, str] | None = None
+        """Whose run was the last: of which kind, and of whom."""
+        self._latest: dict[str, Kind] = {}
+        """What that was counted into: used last, so there is nothing to be found anew for the next of its like."""
         self._changed: set[str] = set()
         self.learns = True
         """False: what ends is foreseen only, and teaches nothing."""
@@ -112,20 +116,21 @@ class Kinds:
         if not self.learns:
             return
         self._turn += 1
-        of_kind = _key(kind) if kind else ""
         took = bucket_of(run.ran_s)
-        for key in (of_kind, _user_key(user), EVERYBODY):
-            if key:
-                known = self._used(key)
-                _add(known, run, took)
-                if key is of_kind:
-                    _add_peaks(known, run)
-                self._changed.add(key)
-                self._curves.pop(key, None)
+        if self._last != (kind, user):
+            keys = [_key(kind)] if kind else []
+            self._latest = {key: self._used(key) for key in [*keys, _user_key(user), EVERYBODY]}
+            self._last = (kind, user)
+        for key, known in self._latest.items():
+            known.turn = self._turn
+            _add(known, run, took)
+            self._changed.add(key)
+            self._curves.pop(key, None)
+        if kind:
+            _add_peaks(self._latest[_key(kind)], run)
 
     def _used(self, key: str) -> Kind:
         known = self._kinds.pop(key, None) or Kind()
-        known.turn = self._turn
         self._kinds[key] = known
         if len(self._kinds) > MAX_KINDS:
             oldest = next(iter(self._kinds))
@@ -153,6 +158,7 @@ class Kinds:
                 found.append((_kind.decode(value), key))
         found.sort(key=lambda one: (one[0].turn, one[1]))
         self._kinds = {key: known for known, key in found}
+        self._last = None
         self._turn = found[-1][0].turn if found else 0
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Final
 
-from ostler.core.attempts import ACCEPT_WITHIN_S, assignment, begin
+from ostler.core.attempts import ACCEPT_WITHIN_S, assignment, begin, watch_moved_up
 from ostler.core.dependencies import resolve
 from ostler.core.effects import AssignTask, Effect, HintSnapshot, SayNoWork
 from ostler.core.fleet import Fleet, Job
@@ -32,6 +32,8 @@ def settle(fleet: Fleet, now: float) -> list[Effect]:
             break
         effects += _place(fleet, job, 0, now)
     effects += make_room(fleet, now) + ahead.look(fleet, now) + _hints(fleet)
+    if fleet.moved_up:
+        watch_moved_up(fleet, now)
     return effects + answers(fleet, effects)
 
 
