@@ -11,7 +11,7 @@ import ostler
 SOURCE = Path(ostler.__file__).parent
 KINDS = {
     "job": "a job came in, changed its state (of one task: with its `worker` and `attempt`), its priority, or what the manifest says of it",
-    "task": "a task of an array or a gang changed its state",
+    "task": "a task of an array or a gang changed its state; not when it was only sent ahead, before there is room for it",
     "worker": "a worker came, went, drains, rests after failures of its own",
     "service": "a service's health changed",
 }
