@@ -33,7 +33,7 @@ from ostler.domain.records import (
     TaskRecord,
 )
 from ostler.domain.states import LIVE, STATES, TERMINAL
-from ostler.ledger.ahead import placed, sent_ahead
+from ostler.ledger.ahead import placed, task_of
 from ostler.ledger.base import Changes, JobView, Ledger, Snapshot
 
 # Jobs
@@ -434,8 +434,9 @@ def test_what_was_sent_ahead_is_loaded_and_its_rows_are_written_when_there_are_a
     )
     ledger.commit(Changes(new_jobs=[job(1, size=9)], kept=[sent.kept()]))
     assert ledger.load().ahead == [sent]
-    assert sorted(sent_ahead(ledger, "job-1")) == [0, 1]
+    assert task_of(ledger, "job-1", 2) == (None, [])
     (task, attempt), (other, its) = sent.rows()
+    assert task_of(ledger, "job-1", 1) == (other, [its])
     # Nobody has a row yet, then one has: said to be without one, both are there afterwards.
     left = msgspec.structs.replace(sent, attempts=sent.attempts[1:])
     ledger.commit(

@@ -13,7 +13,7 @@ from ostler.domain.quota import Quota, Quotas
 from ostler.domain.scheduling import Scheduling
 from ostler.domain.states import ASSIGNED, CANCELLED, ORPHANED, PENDING, RUNNING, SUCCEEDED
 from ostler.domain.worker import WAITING, Slots
-from ostler.ledger.ahead import placed, sent_ahead
+from ostler.ledger.ahead import placed, task_of
 
 AHEAD = 4
 
@@ -38,6 +38,11 @@ def ahead(yard: Yard) -> dict[str, str]:
     """Those that wait for another's end, and for whose."""
     held = yard.fleet.held.values()
     return {one.task_id: one.after.task_id for one in held if one.after is not None}
+
+
+def together(yard: Yard) -> list[int]:
+    """The indices of those that are written down together."""
+    return [index for sent in yard.ledger.load().ahead for index, _, _ in sent.attempts]
 
 
 def called_back(yard: Yard) -> list[str]:
@@ -375,7 +380,7 @@ def test_why_says_what_one_that_was_sent_ahead_waits_for(yard: Yard) -> None:
     holder = yard.holder("a.1")
     assert holder is not None
     assert holder.why == "sent ahead: it starts on w when a.0 ends"
-    assert sent_ahead(yard.ledger, "a")[1][1].why == holder.why
+    assert task_of(yard.ledger, "a", 1)[1][0].why == holder.why
 
 
 def test_nobody_is_sent_behind_one_that_its_worker_was_told_to_let_go(yard: Yard) -> None:
@@ -465,11 +470,11 @@ def test_whoever_was_sent_ahead_has_rows_of_its_own_once_something_happens_to_it
     attempt = yard.attempt("a.1")
     yard.end("a.0", run_s=0.01)
     yard.accept("a.1")
-    assert sorted(sent_ahead(yard.ledger, "a")) == [2]
+    assert together(yard) == [2]
     assert (yard.task("a.1").state, yard.task("a.1").attempt) == (RUNNING, attempt)
     yard.end("a.1", run_s=0.01)
     yard.end("a.2", run_s=0.01)
-    assert sent_ahead(yard.ledger, "a") == {}
+    assert together(yard) == []
     assert yard.ledger.load().ahead == []
     assert [one.state for one in yard.ledger.attempts_of("a.2")] == [SUCCEEDED]
     assert yard.job("a").state == SUCCEEDED
@@ -479,7 +484,7 @@ def test_one_that_waited_before_is_written_down_by_itself_when_it_is_sent_ahead(
     yard.submit("a", array=3)
     give_back(yard, "a.2")
     assert ahead(yard) == {"a.1": "a.0", "a.2": "a.1"}
-    assert sorted(sent_ahead(yard.ledger, "a")) == [1]
+    assert together(yard) == [1]
     assert yard.task("a.2").state == ASSIGNED
 
 
@@ -490,7 +495,7 @@ def test_a_hub_that_restarts_knows_whom_it_has_sent_ahead(yard: Yard) -> None:
     yard.restart()
     assert yard.states(*names) == [ORPHANED] * 4
     assert [yard.attempt(name) for name in names] == attempts
-    assert sent_ahead(yard.ledger, "a") == {}
+    assert together(yard) == []
     assert [one.attempt for one in yard.ledger.attempts_of("a.3")] == [attempts[3]]
     waiting = holding(*zip(names[1:], attempts[1:], strict=True), state=WAITING)
     yard.register("w", holds=holding((names[0], attempts[0])) + waiting, slots=1, ahead=AHEAD)

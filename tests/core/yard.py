@@ -42,7 +42,7 @@ from ostler.domain.hosts import HostPolicy
 from ostler.domain.job import JobSpec
 from ostler.domain.records import JobRecord, ManifestRecord, TaskRecord
 from ostler.domain.worker import ActiveTask, Capabilities, DeviceInfo, Slots
-from ostler.ledger.ahead import sent_ahead
+from ostler.ledger.ahead import task_of
 from ostler.ledger.memory import MemoryLedger
 
 EPOCH = 1_700_000_000.0
@@ -287,8 +287,8 @@ class Yard:
     def state(self, task_id: str) -> str:
         row = self.ledger.tasks([task_id]).get(task_id)
         name, _, index = task_id.partition(".")
-        if row is None and index and (sent := sent_ahead(self.ledger, name).get(int(index))):
-            row = sent[0]
+        if row is None and index:
+            row, _ = task_of(self.ledger, name, int(index))
         return row.state if row is not None else self.job(task_id).state
 
     def states(self, *task_ids: str) -> list[str]:

@@ -69,8 +69,9 @@ class Calls:
         self.until(deadline)
         outage = Outage(self._hub.patience)
         pause_s = FIRST_PAUSE_S
-        begun = time.monotonic()
+        begun, first_at = time.monotonic(), 0.0
         while not self.done:
+            asked = self._batch
             left_s = float("inf") if deadline is None else deadline - time.monotonic()
             try:
                 found = self.step(max(0.0, min(pause_s, left_s)))
@@ -83,8 +84,10 @@ class Calls:
                 raise still_running(self.document, timeout)
             shortest_s = max(FIRST_PAUSE_S, min(PATIENCE * (time.monotonic() - begun), MOST_PATIENCE_S))
             pause_s = shortest_s if found else min(pause_s * 1.5, LONGEST_PAUSE_S)
-            if found and len(found) < self._batch:
-                self._gather(min(shortest_s, max(0.0, left_s)), time.monotonic() - begun)
+            if found and not first_at:
+                first_at = time.monotonic()
+            if found and len(found) < asked:
+                self._gather(min(shortest_s, max(0.0, left_s)), time.monotonic() - first_at)
 
     def _gather(self, wait_s: float, since_s: float) -> None:
         """Let more outcomes come together before the next are fetched; no longer than until the last is there. Nobody

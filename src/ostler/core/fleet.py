@@ -128,13 +128,13 @@ class Fleet:
         if self.jobs.get(task.job.id, task.job) is task.job:
             self.touched.tasks[task.id] = task
             if task.holder is not None and task.holder.sent is not None:
-                self._write_apart(task.holder, task, task.holder.sent)
+                self._leave_others(task.holder, task, task.holder.sent)
 
     def touch_attempt(self, attempt: Attempt) -> None:
         if attempt.task is not None:
             self.touched.attempts[attempt.id] = attempt
             if attempt.sent is not None:
-                self._write_apart(attempt, attempt.task, attempt.sent)
+                self._leave_others(attempt, attempt.task, attempt.sent)
 
     def write_together(self, attempt: Attempt, task: Task, before: str) -> None:
         """It was sent ahead, and nothing ever happened to its task before: that is written with others of its kind."""
@@ -147,11 +147,15 @@ class Fleet:
         sent.attempts[attempt.id] = (task.index, attempt.id, before)
         attempt.sent = sent
 
-    def _write_apart(self, attempt: Attempt, task: Task, sent: Sent) -> None:
-        """Something has happened to it, or to its task: both have rows of their own from now on."""
+    def _leave_others(self, attempt: Attempt, task: Task, sent: Sent) -> None:
+        """Something has happened to it, or to its task."""
         attempt.sent = None
         del sent.attempts[attempt.id]
         self.touched.sent[sent.key] = sent
+        self.write_apart(attempt, task)
+
+    def write_apart(self, attempt: Attempt, task: Task) -> None:
+        """Both have rows of their own from now on."""
         self.touched.attempts[attempt.id] = attempt
         self.touched.tasks[task.id] = task
         self.touched.unwritten += (attempt.id, task.id)

@@ -211,9 +211,9 @@ def restore(
 def _restore_sent(fleet: Fleet, sent: SentAhead, now: float) -> None:
     """From now on each of them is a row: whatever was to come before it, what happens to it is its own."""
     for task_record, attempt_record in sent.rows():
-        revive_task(fleet, fleet.jobs[sent.job_id], task_record)
+        task = revive_task(fleet, fleet.jobs[sent.job_id], task_record)
         _hold_again(fleet, attempt_record, now)
-        fleet.touch_attempt(fleet.held[attempt_record.attempt])
+        fleet.write_apart(fleet.held[attempt_record.attempt], task)
     gone = msgspec.structs.replace(sent, attempts=[]).kept()
     fleet.keep(gone.scope, gone.key, gone.value)
 

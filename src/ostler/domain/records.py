@@ -180,29 +180,31 @@ class SentAhead(msgspec.Struct, kw_only=True, array_like=True):
     def rows(self) -> Iterator[tuple[TaskRecord, AttemptRecord]]:
         """As they would be."""
         for index, attempt, before in self.attempts:
-            task_id = f"{self.job_id}.{index}"
-            yield (
-                TaskRecord(
-                    id=task_id,
-                    job_id=self.job_id,
-                    index=index,
-                    state=states.ASSIGNED,
-                    attempt=attempt,
-                    worker=self.worker,
-                ),
-                AttemptRecord(
-                    attempt=attempt,
-                    task_id=task_id,
-                    job_id=self.job_id,
-                    worker=self.worker,
-                    cores_milli=self.cores_milli,
-                    memory_mib=self.memory_mib,
-                    pool=self.pool,
-                    state=states.ASSIGNED,
-                    assigned_at=self.assigned_at,
-                    why=why_ahead(self.worker, before),
-                ),
-            )
+            yield self.task(index, attempt), self.attempt(index, attempt, before)
+
+    def task(self, index: int, attempt: str) -> TaskRecord:
+        return TaskRecord(
+            id=f"{self.job_id}.{index}",
+            job_id=self.job_id,
+            index=index,
+            state=states.ASSIGNED,
+            attempt=attempt,
+            worker=self.worker,
+        )
+
+    def attempt(self, index: int, attempt: str, before: str) -> AttemptRecord:
+        return AttemptRecord(
+            attempt=attempt,
+            task_id=f"{self.job_id}.{index}",
+            job_id=self.job_id,
+            worker=self.worker,
+            cores_milli=self.cores_milli,
+            memory_mib=self.memory_mib,
+            pool=self.pool,
+            state=states.ASSIGNED,
+            assigned_at=self.assigned_at,
+            why=why_ahead(self.worker, before),
+        )
 
 
 AHEAD = "ahead:"

@@ -41,9 +41,10 @@ class Metrics:
             if record.kind == "job" and state in self._finished:
                 self._finished[str(state)] += 1
 
-    def saw(self, attempt: AttemptRecord) -> None:
-        """One that was begun, that has changed, or that has ended: only with its end is it told how long it ran."""
-        if attempt.state == ASSIGNED and attempt.held:
+    def saw(self, attempt: AttemptRecord, *, was_sent: bool = False) -> None:
+        """One that was begun, that has changed, or that has ended: only with its end is it told how long it ran.
+        `was_sent`: ahead, and nothing was written of it by itself before."""
+        if attempt.state == ASSIGNED and attempt.held and not was_sent:
             held = self._loop.fleet.held.get(attempt.attempt)
             if (
                 held is not None and held.after is None and held.task is not None

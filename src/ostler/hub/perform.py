@@ -80,8 +80,9 @@ class Performer:
             self.gateway.saw(changes)
         if self.notices is not None:
             self.notices.saw(changes)
+        sent = frozenset(changes.unwritten)
         for attempt in changes.attempts:
-            self._metrics.saw(attempt)
+            self._metrics.saw(attempt, was_sent=attempt.attempt in sent)
             if not attempt.held:
                 self._logs.ended(attempt.attempt)
         self._metrics.observe(changes.feed)

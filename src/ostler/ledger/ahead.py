@@ -1,18 +1,34 @@
-"""Tasks of an array that were sent ahead and have no rows yet, as if they had: whoever looks at tasks sees them too."""
+"""Tasks of an array that were sent ahead and have no rows yet, as if they had: whoever looks at tasks sees them too.
 
-from ostler.domain.records import AttemptRecord, TaskRecord, ahead_scope
-from ostler.domain.records import sent_ahead as decode
+There may be many thousands of them, so a record is made only of what is looked at.
+"""
+
+from ostler.domain.records import AttemptRecord, SentAhead, TaskRecord, ahead_scope, sent_ahead
 from ostler.ledger.base import Ledger
 
 
-def sent_ahead(ledger: Ledger, job_id: str) -> dict[int, tuple[TaskRecord, AttemptRecord]]:
-    """By index. To be asked for before the rows: what leaves them meanwhile is there by then."""
-    kept = ledger.kept(ahead_scope(job_id))
-    return {task.index: (task, attempt) for value in kept.values() for task, attempt in decode(value).rows()}
+def task_of(ledger: Ledger, job_id: str, index: int) -> tuple[TaskRecord | None, list[AttemptRecord]]:
+    """One task of an array, and its attempts; None: nothing has happened to it."""
+    task_id = f"{job_id}.{index}"
+    for _ in range(2):  # what leaves its entry while that is looked for has its row by then
+        task = ledger.tasks([task_id]).get(task_id)
+        if task is not None:
+            return task, ledger.attempts_of(task_id)
+        for sent in _all(ledger, job_id):
+            for at, attempt, before in sent.attempts:
+                if at == index:
+                    return sent.task(index, attempt), [sent.attempt(index, attempt, before)]
+    return None, []
 
 
 def placed(ledger: Ledger, job_id: str, *, after: int = -1, limit: int = 1000) -> list[TaskRecord]:
     """The tasks to which something has happened, in their order."""
-    found = {index: task for index, (task, _) in sent_ahead(ledger, job_id).items() if index > after}
-    found |= {task.index: task for task in ledger.tasks_of(job_id, after=after, limit=limit)}
-    return [found[index] for index in sorted(found)[:limit]]
+    # First: what leaves its entry meanwhile has its row by then.
+    ahead = {index: (sent, attempt) for sent in _all(ledger, job_id) for index, attempt, _ in sent.attempts}
+    found = {task.index: task for task in ledger.tasks_of(job_id, after=after, limit=limit)}
+    wanted = sorted({*found, *(index for index in ahead if index > after)})[:limit]
+    return [found[index] if index in found else ahead[index][0].task(index, ahead[index][1]) for index in wanted]
+
+
+def _all(ledger: Ledger, job_id: str) -> list[SentAhead]:
+    return [sent_ahead(value) for value in ledger.kept(ahead_scope(job_id)).values()]

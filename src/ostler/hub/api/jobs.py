@@ -28,7 +28,7 @@ from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
 from ostler.hub.new_job import new_job, one_more
 from ostler.hub.watched import View
-from ostler.ledger.ahead import placed, sent_ahead
+from ostler.ledger.ahead import placed, task_of
 from ostler.ledger.base import JobView, Ledger
 from ostler.store.base import Shelf
 from ostler.store.streaming import STORE, in_thread
@@ -370,15 +370,10 @@ def _allowed(caller: Caller, text: str, target: Target | None, *, changing: bool
 
 
 def _document(ledger: Ledger, target: Target) -> dict[str, Any]:
-    # First: what leaves it meanwhile has rows by then.
-    sent = sent_ahead(ledger, target.job.id).get(target.index) if target.index is not None else None
-    task = ledger.tasks([target.task_id]).get(target.task_id)
-    attempts = ledger.attempts_of(target.task_id)
-    if task is None and sent is not None:
-        task, attempts = sent[0], [sent[1]]
     if target.index is not None:
-        return task_document(target.job, target.index, task, attempts)
-    return job_document(target.job, task, attempts)
+        return task_document(target.job, target.index, *task_of(ledger, target.job.id, target.index))
+    task = ledger.tasks([target.task_id]).get(target.task_id)
+    return job_document(target.job, task, ledger.attempts_of(target.task_id))
 
 
 def _progress(fleet: Fleet, task_id: str) -> object:
