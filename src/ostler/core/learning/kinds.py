@@ -68,10 +68,11 @@ class Kinds:
         self._curves: dict[str, dict[bool, Curve | None]] = {}
         self._shared: dict[int, int] = {}
         self._turn = 0
-        self._last: tuple[int, str] | None = None
-        """Whose run was the last: of which kind, and of whom."""
-        self._latest: dict[str, Kind] = {}
-        """What that was counted into: used last, so there is nothing to be found anew for the next of its like."""
+        self._kind = 0
+        self._user = ""
+        self._latest: list[tuple[str, Kind]] = []
+        """What the last run was counted into, which was of this kind and this user's: used last, so there is nothing to
+        be found anew for the next of its like."""
         self._changed: set[str] = set()
         self.learns = True
         """False: what ends is foreseen only, and teaches nothing."""
@@ -117,27 +118,31 @@ class Kinds:
             return
         self._turn += 1
         took = bucket_of(run.ran_s)
-        if self._last != (kind, user):
-            keys = [_key(kind)] if kind else []
-            self._latest = {key: self._used(key) for key in [*keys, _user_key(user), EVERYBODY]}
-            self._last = (kind, user)
-        for key, known in self._latest.items():
+        latest = self._latest
+        if not latest or kind != self._kind or user != self._user:
+            latest.clear()
+            if kind:
+                self._use(_key(kind))
+            self._use(_user_key(user))
+            self._use(EVERYBODY)
+            self._kind, self._user = kind, user
+        for key, known in latest:
             known.turn = self._turn
             _add(known, run, took)
             self._changed.add(key)
             self._curves.pop(key, None)
         if kind:
-            _add_peaks(self._latest[_key(kind)], run)
+            _add_peaks(latest[0][1], run)
 
-    def _used(self, key: str) -> Kind:
+    def _use(self, key: str) -> None:
         known = self._kinds.pop(key, None) or Kind()
         self._kinds[key] = known
+        self._latest.append((key, known))
         if len(self._kinds) > MAX_KINDS:
             oldest = next(iter(self._kinds))
             del self._kinds[oldest]
             self._curves.pop(oldest, None)
             self._changed.add(oldest)
-        return known
 
     def take_changes(self) -> list[KeptRecord]:
         """What is to be kept since the last call: each at most once."""
@@ -158,7 +163,7 @@ class Kinds:
                 found.append((_kind.decode(value), key))
         found.sort(key=lambda one: (one[0].turn, one[1]))
         self._kinds = {key: known for known, key in found}
-        self._last = None
+        self._latest.clear()
         self._turn = found[-1][0].turn if found else 0
 
 
