@@ -70,6 +70,7 @@ def _authorise(
 def _take_next(
     fleet: Fleet, job: Job, worker: Worker, held: Holding, why: str, now: float, will: Holding | None
 ) -> Attempt:
+    """Its first waiting task is this attempt's; nobody has been told, and nothing is to be written yet."""
     index = job.waiting[0][0]
     fleet.take_waiting(job, index)
     task = fleet.task(job, index)
@@ -426,6 +427,7 @@ def set_state(fleet: Fleet, task: Task, state: str, reason: str, now: float) -> 
 
 
 def _move(fleet: Fleet, task: Task, state: str, reason: str) -> None:
+    """The state itself, and what is counted by it."""
     job = task.job
     was_displaced = bool(job.displaced) and task.is_displaced()
     if task.state != state:
