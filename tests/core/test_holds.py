@@ -10,7 +10,7 @@ from ostler.core.effects import CancelTask
 from ostler.core.fleet import Fleet, Job
 from ostler.core.queueing import backfill
 from ostler.core.queueing.backfill import IN_LINE_LOOKED_AT, LOOK_MOST_S, OLD_AFTER
-from ostler.core.queueing.holds import Way
+from ostler.core.queueing.holds import HeldMachine, Way
 from ostler.domain.quota import Quota, Quotas
 from ostler.domain.scheduling import HOLD_AFTER_S, Scheduling
 
@@ -318,25 +318,55 @@ def test_whom_a_quota_kept_from_a_held_machine_passes_as_soon_as_it_may() -> Non
     assert yard.where("short") == "box0"
 
 
-def test_who_was_not_let_in_is_not_asked_again_because_another_has_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def counted_looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Of which users somebody's room beside an owner was looked at."""
+    looked_at: list[str] = []
+    way_in = backfill._way_in
+
+    def counted(fleet: Fleet, job: Job, *more: Any) -> Way | None:
+        looked_at.append(job.user)
+        return way_in(fleet, job, *more)
+
+    monkeypatch.setattr(backfill, "_way_in", counted)
+    return looked_at
+
+
+def test_who_is_like_one_that_was_not_let_in_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or each who comes or goes would cost a look at all who wait for such room."""
     yard = busy()
     passed_over(yard, "whole", gpu_count=2)
-    users = [f"u{number}" for number in range(40)]
-    for user in users:
-        assert yard.where(yard.submit(gpu_count=1, user_id=user)) == ""
-    asked: list[str] = []
-    may_pass = backfill._way_in
+    assert yard.where(yard.submit(gpu_count=1, user_id="first")) == ""
+    looked_at = counted_looks(monkeypatch)
+    for number in range(40):
+        assert yard.where(yard.submit(gpu_count=1, user_id=f"u{number}")) == ""
+    assert looked_at == []
+    yard.wait(LOOK_MOST_S)
+    assert looked_at, "it may have become known that they take less long"
 
-    def counted(fleet: Fleet, job: Job, *more: Any) -> Way | None:
-        asked.append(job.user)
-        return may_pass(fleet, job, *more)
 
-    monkeypatch.setattr(backfill, "_way_in", counted)
-    for user in users[:10]:
-        assert yard.where(yard.submit(gpu_count=1, user_id=user)) == ""
-    assert set(asked) <= set(users[:10])
-    assert len(asked) <= 2 * 10
+def test_one_that_is_shorter_than_who_was_not_let_in_is_looked_at_and_longer_ones_are_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    yard = busy()
+    passed_over(yard, "whole", gpu_count=2)
+    looked_at = counted_looks(monkeypatch)
+    for user, hours in (("first", 50), ("longer", 60), ("as long", 50), ("shorter", 40), ("between", 45)):
+        assert yard.where(yard.submit(gpu_count=1, user_id=user, max_runtime_hours=hours)) == ""
+    assert set(looked_at) == {"first", "shorter"}
+    assert yard.where(yard.submit(gpu_count=1, user_id="short", max_runtime_hours=MINUTE)) == "box0"
+
+
+def test_the_owner_of_an_older_hold_goes_ahead_though_one_like_it_was_not_let_in() -> None:
+    yard = busy(boxes=2)
+    passed_over(yard, "older", gpu_count=2, user_id="bob")
+    yard.submit("younger", gpu_count=2, user_id="carol")
+    younger, box = yard.fleet.jobs["younger"], yard.fleet.workers["box1"]
+    machine = HeldMachine(box, *backfill.opens_at(yard.fleet, younger.shape.request, box, yard.now))
+    backfill._give(yard.fleet, younger, [machine], yard.now)
+    yard.submit("first in order", gpu_count=2, user_id="alice")
+    yard.end("old1")
+    assert yard.where("older") == "box1"
+    assert [yard.where(job) for job in ("first in order", "younger")] == ["", ""]
 
 
 def test_a_hold_ends_when_its_owner_may_not_run_on_the_machine_any_more() -> None:

@@ -53,7 +53,7 @@ def surely_ends(fleet: Fleet, job: Job) -> float:
     known = fleet.kinds.of(job.kind)
     if job.terms.limited or known is None or known.run_s.runs() < FEW_RUNS:
         return budget_s
-    return run_time(fleet, job).high_s
+    return run_s(fleet, job, HIGH)
 
 
 def inside(truths: Iterable[tuple[Estimate, float]]) -> float:

@@ -274,8 +274,9 @@ def _room_behind_holds(fleet: Fleet, now: float) -> int:
 
 
 def _first_by_now(fleet: Fleet, shapes: int, now: float) -> int:
-    """Of these shapes, those in whose lanes others stand first by now, of whom one may pass. No more are asked than for
-    one decision: the rest of the lanes count as if somebody there might."""
+    """Of these shapes, those in whose lanes others stand first by now, of whom one may pass. Nobody is asked who is like
+    one that was not let in, and no more are than for one decision: the rest of the lanes count as if somebody there
+    might."""
     left, found = GUESTS_LOOKED_AT, 0
     _renew(fleet, now)
     for lane in fleet.queue.stirred_lanes:
@@ -283,9 +284,12 @@ def _first_by_now(fleet: Fleet, shapes: int, now: float) -> int:
         if not bit & shapes & ~found:
             continue
         is_gang = lane.shape.nodes > 1
-        held = [fleet.holds.on[name].machines[name] for name, fits in fleet.index.held.items() if fits & bit]
+        held = [name for name, fits in fleet.index.held.items() if fits & bit]
+        before: Job | None = None
         for job in islice(lane.jobs(), GUESTS_OF_A_LANE):
-            if not is_gang and all(_asked(job) in machine.refused for machine in held):
+            is_like_it = before is not None and before.terms is job.terms and before.kind == job.kind
+            before = job
+            if not is_gang and ((is_like_it and job.id not in fleet.holds.of) or _is_refused(fleet, job, held)):
                 continue
             left -= 1
             # For one alone, what is free counts elsewhere.
@@ -329,26 +333,37 @@ def ways_past(fleet: Fleet, job: Job, now: float, cleared_on: int) -> dict[str, 
 
 def _way_in(fleet: Fleet, job: Job, worker_id: str, is_cleared: bool, now: float) -> Way | None:
     _renew(fleet, now)
-    hold, own = fleet.holds.on[worker_id], fleet.holds.of.get(job.id)
-    machine, asked = hold.machines[worker_id], _asked(job)
-    if asked in machine.refused and not is_cleared:
-        return None
-    goes_first = own is not None and own.priority == hold.priority and own.number <= hold.number
-    if is_cleared or goes_first or job.terms.priority > hold.priority:
+    hold = fleet.holds.on[worker_id]
+    machine = hold.machines[worker_id]
+    if is_cleared or _goes_ahead(fleet, job, hold):
         return _way(job, machine.worker.room, AHEAD)
-    ends_at = now + estimates.surely_ends(fleet, job)
-    if ends_at <= hold.free_until:
-        return _way(job, machine.worker.room, IN_TIME, ends_at)
+    run_s = estimates.surely_ends(fleet, job)
+    if machine.refuses(job.shape, run_s):
+        return None
+    if now + run_s <= hold.free_until:
+        return _way(job, machine.worker.room, IN_TIME, now + run_s)
     beside = _beside(hold, machine)
     if beside is None or not _takes(job.shape.request, machine.worker, beside):
-        machine.refused.add(asked)  # time alone does not change that
+        machine.refused[job.shape] = run_s  # time alone does not change that
         return None
     return _way(job, beside, BESIDE)
 
 
-def _asked(job: Job) -> tuple[str, int, int]:
-    """By what one that was not let in is known."""
-    return (job.id, job.shape.sid, job.terms.priority)
+def _goes_ahead(fleet: Fleet, job: Job, hold: Hold) -> bool:
+    """It may have what is held, whatever it leaves of it."""
+    own = fleet.holds.of.get(job.id)
+    is_older = own is not None and own.priority == hold.priority and own.number <= hold.number
+    return is_older or job.terms.priority > hold.priority
+
+
+def _is_refused(fleet: Fleet, job: Job, held: list[str]) -> bool:
+    """None of these machines lets it in, by what others of its shape were told."""
+    run_s = estimates.surely_ends(fleet, job)
+    for name in held:
+        hold = fleet.holds.on[name]
+        if not hold.machines[name].refuses(job.shape, run_s) or _goes_ahead(fleet, job, hold):
+            return False
+    return True
 
 
 def _way(job: Job, room: Room, kind: str, ends_at: float = math.inf) -> Way | None:

@@ -60,11 +60,16 @@ class HeldMachine:
         self.ends = ends
         self.beside: Room | None = None
         """Its room that is free now and will still be when the owner has started, made when it is asked for."""
-        self.refused: set[tuple[str, int, int]] = set()
-        """Who was not let in as things are: job, shape and priority."""
+        self.refused: dict[Shape, float] = {}
+        """By shape: the run seconds of the shortest that was not let in as things are."""
         self.there_before = set(worker.attempts)
         self.guests: dict[str, Way] = {}
         """The attempts that were let in since."""
+
+    def refuses(self, shape: "Shape", run_s: float) -> bool:
+        """One of this shape was not let in that does not run for longer, so that this one is not either."""
+        shortest = self.refused.get(shape)
+        return shortest is not None and run_s >= shortest
 
 
 class Hold:

@@ -89,20 +89,27 @@ class Masked(Generic[K]):
 
     def first(self, mask: int, after: K | None = None) -> K | None:
         """The first key whose mask meets this one, of those that come after another."""
-        if not self._chunks:
-            return None
-        start = place = 0
+        chunks = self._chunks
         if after is not None:
-            start = bisect_right(self._lasts, after)
-            place = bisect_right(self._chunks[start].keys, after) if start < len(self._chunks) else 0
-        for number in range(start, len(self._chunks)):
-            chunk = self._chunks[number]
+            number = bisect_right(self._lasts, after)
+            if number == len(chunks):
+                return None
+            found = _first_in(chunks[number], mask, bisect_right(chunks[number].keys, after))
+            if found is not None:
+                return found
+            chunks = chunks[number + 1 :]
+        for chunk in chunks:
             if chunk.union & mask:
-                for at in range(place, len(chunk.keys)):
-                    if chunk.masks[at] & mask:
-                        found: K = chunk.keys[at]
-                        return found
-                if not place:
-                    chunk.unite()
-            place = 0
+                found = _first_in(chunk, mask)
+                if found is not None:
+                    return found
+                chunk.unite()
         return None
+
+
+def _first_in(chunk: _Chunk[K], mask: int, place: int = 0) -> K | None:
+    for other in chunk.masks[place:]:
+        if other & mask:
+            return chunk.keys[place]
+        place += 1
+    return None
