@@ -16,9 +16,12 @@ class Hub:
 
     patience = 1.0
 
-    def __init__(self, size: int, ended: Callable[[float], int]) -> None:
+    def __init__(self, size: int, ended: Callable[[float], int], fit: int = 0) -> None:
+        """`fit`: values are large, and so many of them are in one answer."""
         self.now = 1000.0
+        self._fit = fit
         self.slept: list[float] = []
+        self.woke_at = 0.0
         self.looks = 0
         self._size = size
         self._ended = ended
@@ -28,7 +31,7 @@ class Hub:
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
-        self.now += seconds
+        self.now = self.woke_at = self.now + seconds
 
     def _count(self) -> int:
         return min(self._size, self._ended(self.now - 1000.0))
@@ -43,19 +46,24 @@ class Hub:
     def tasks(self, job_id: str, *, after: int | None, limit: int, ended: bool) -> dict[str, Any]:
         first = 0 if after is None else after + 1
         page = range(first, min(self._count(), first + limit))
-        rows = [{"index": index, "state": "succeeded", "value": "AA=="} for index in page]
+        rows = [{"index": index, "state": "succeeded", "value": None if self._fit else "AA=="} for index in page]
         return {"tasks": rows, "next": page[-1] if page and page[-1] + 1 < self._count() else None}
+
+    def results(self, job_id: str, indices: list[int]) -> tuple[dict[int, bytes], list[int]]:
+        self.now += 0.01
+        return {index: bytes(100_000) for index in indices[: self._fit]}, indices[self._fit :]
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Hub, int], float]:
-    def run(hub: Hub, size: int) -> float:
-        """When the last has been read."""
+    def run(hub: Hub, size: int, deadline: float | None = None, each_s: float = 0.0) -> float:
+        """When the last has been read by somebody who takes so long for each."""
         monkeypatch.setattr(time, "monotonic", lambda: hub.now)
         monkeypatch.setattr(time, "sleep", hub.sleep)
         monkeypatch.setattr(mapping, "call_outcome", lambda *_: Outcome(value=None))
         calls = Calls(hub, "job", {"array": size})  # type: ignore[arg-type]
-        assert len(list(calls.outcomes(None))) == size
+        for _ in calls.outcomes(deadline):
+            hub.now += each_s
         return hub.now - 1000.0
 
     return run
@@ -81,3 +89,18 @@ def test_while_most_are_to_come_a_map_sleeps_by_itself_and_its_end_is_not_missed
 def test_a_last_call_that_takes_long_is_read_as_soon_as_it_has_ended(read: Callable[[Hub, int], float]) -> None:
     hub = Hub(500, lambda at: 500 if at >= 30.0 else min(499, int(1000 * at)))
     assert read(hub, 500) == pytest.approx(30.0, abs=0.02)
+
+
+@pytest.mark.parametrize("ends_at", [0.0, 1.0])
+def test_what_one_answer_has_no_room_for_is_asked_for_at_once(read: Callable[..., float], ends_at: float) -> None:
+    hub = Hub(2000, lambda at: 2000 if at >= ends_at else 500, fit=38)
+    assert read(hub, 2000) < 1.0 + 2000 / 38 * 0.015
+    assert sum(hub.slept) < 0.3
+
+
+def test_a_map_does_not_sleep_beyond_its_deadline(read: Callable[..., float]) -> None:
+    hub = Hub(20_000, lambda at: int(300 * at))
+    with pytest.raises(TimeoutError):
+        read(hub, 20_000, deadline=1000.0 + 10.0, each_s=0.0025)
+    assert hub.slept
+    assert hub.woke_at <= 1000.0 + 10.0 + 1e-6

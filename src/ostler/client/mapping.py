@@ -45,6 +45,8 @@ class Calls:
         self._ahead: set[int] = set()
         self._ready: dict[int, Outcome] = {}
         self._over = False
+        self._left_out = False
+        """The last answer had no room for all that was there."""
 
     @property
     def done(self) -> bool:
@@ -86,21 +88,25 @@ class Calls:
             pause_s = shortest_s if found else min(pause_s * 1.5, LONGEST_PAUSE_S)
             if found and not first_at:
                 first_at = time.monotonic()
-            if found and len(found) < asked:
-                self._gather(min(shortest_s, max(0.0, left_s)), time.monotonic() - first_at)
+            if found and len(found) < asked and not self._left_out:
+                now = time.monotonic()  # whoever reads them may have taken long
+                self._gather(shortest_s if deadline is None else min(shortest_s, deadline - now), now - first_at)
 
     def _gather(self, wait_s: float, since_s: float) -> None:
         """Let more outcomes come together before the next are fetched; no longer than until the last is there. Nobody
         is asked for that while, at the pace of those that came, they would be far from all."""
+        if self.done or self._over or wait_s <= 0:
+            return
         if (self.size - self.told) * since_s > SURE * wait_s * self.told:
             time.sleep(wait_s)
-        elif not self.done and not self._over:
+        else:
             with contextlib.suppress(HubUnreachable):
                 self._over = self._hub.job(self.job_id, wait=wait_s)["state"] in TERMINAL
 
     def _fetch(self) -> None:
         """The next batch of outcomes that the hub has and that are not here yet."""
         rows = self._next_rows()
+        self._left_out = False
         if not rows:
             return
         ended = {index: row for index, row in rows.items() if row["state"] in (SUCCEEDED, FAILED)}
@@ -113,6 +119,7 @@ class Calls:
                 found[larger[0]] = self._hub.result(f"{self.job_id}.{larger[0]}")
             data |= found
             later = set(left_out) - found.keys()
+            self._left_out = bool(later)
         for index in rows.keys() - later:
             self._ready[index] = call_outcome(self._hub, {**rows[index], "spec": self._spec}, data.get(index))
         self._adapt(data)
