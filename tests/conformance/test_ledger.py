@@ -421,17 +421,23 @@ def test_tokens_are_listed_oldest_first_and_a_revoked_one_keeps_its_place(ledger
     ]
 
 
-def test_what_was_sent_ahead_is_loaded_and_its_rows_are_written_when_there_are_any(ledger: Ledger) -> None:
-    sent = SentAhead(
+def sent_together(*attempts: tuple[int, str, str]) -> SentAhead:
+    return SentAhead(
         job_id="job-1",
-        key="a-1",
+        key=attempts[0][1],
+        low=min(index for index, *_ in attempts),
+        high=max(index for index, *_ in attempts),
         worker="w",
         cores_milli=500,
         memory_mib=64,
         pool="batch",
         assigned_at=3.0,
-        attempts=[(0, "a-1", "job-0"), (1, "a-2", "job-1.0")],
+        attempts=list(attempts),
     )
+
+
+def test_what_was_sent_ahead_is_loaded_and_its_rows_are_written_when_there_are_any(ledger: Ledger) -> None:
+    sent = sent_together((0, "a-1", "job-0"), (1, "a-2", "job-1.0"))
     ledger.commit(Changes(new_jobs=[job(1, size=9)], kept=[sent.kept()]))
     assert ledger.load().ahead == [sent]
     assert task_of(ledger, "job-1", 2) == (None, [])
@@ -449,6 +455,23 @@ def test_what_was_sent_ahead_is_loaded_and_its_rows_are_written_when_there_are_a
     assert ledger.load().ahead == []
     assert placed(ledger, "job-1") == [ended, other]
     assert ledger.attempts_of("job-1.1") == [its]
+
+
+def test_those_sent_ahead_stand_among_those_with_rows_on_every_page(ledger: Ledger) -> None:
+    entries = [sent_together(*((index, f"a-{index}", "job-0") for index in some)) for some in ([1, 2, 5], [4, 9], [12])]
+    rows = [
+        msgspec.structs.replace(entries[0].task(index, f"b-{index}"), state="running") for index in (0, 3, 6, 7, 13)
+    ]
+    ledger.commit(Changes(new_jobs=[job(1, size=20)], kept=[one.kept() for one in entries], tasks=rows))
+    every = sorted([*rows, *(task for one in entries for task, _ in one.rows())], key=lambda task: task.index)
+    assert [task.index for task in every] == [0, 1, 2, 3, 4, 5, 6, 7, 9, 12, 13]
+    for after in range(-1, 15):
+        for limit in range(1, 13):
+            page = [task for task in every if task.index > after][:limit]
+            assert placed(ledger, "job-1", after=after, limit=limit) == page
+    for index in range(20):
+        task = next((task for task in every if task.index == index), None)
+        assert task_of(ledger, "job-1", index)[0] == task
 
 
 def test_odds_and_ends_are_kept_by_scope_and_key_until_they_are_forgotten(ledger: Ledger) -> None:

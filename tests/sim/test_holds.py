@@ -150,7 +150,7 @@ def test_random_jobs_on_random_machines_break_nothing_and_starve_nobody(seed: in
 
 
 def everybody_passes(patch: pytest.MonkeyPatch) -> None:
-    def careless(fleet: Fleet, job: Any, worker_id: str, is_cleared: bool, now: float) -> Way | None:
+    def careless(fleet: Fleet, job: Any, run_s: float, worker_id: str, is_cleared: bool, now: float) -> Way | None:
         grant = pick_devices(job.shape.request, fleet.workers[worker_id].room)
         return Way(grant, AHEAD) if grant is not None else None
 

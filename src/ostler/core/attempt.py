@@ -93,11 +93,13 @@ class Sent:
     """Attempts that were sent ahead in one batch, as long as nothing has happened to them: the ledger has one entry for
     all of them, and no rows of their tasks."""
 
-    __slots__ = ("assigned_at", "attempts", "job_id", "key", "will", "worker_id")
+    __slots__ = ("assigned_at", "attempts", "high", "job_id", "key", "low", "will", "worker_id")
 
-    def __init__(self, job_id: str, first: "Attempt", will: Holding) -> None:
+    def __init__(self, job_id: str, first: "Attempt", index: int, will: Holding) -> None:
         self.job_id = job_id
         self.key = first.id
+        self.low = self.high = index
+        """No task's index is below or above."""
         self.worker_id = first.worker_id
         self.assigned_at = first.assigned_at
         self.will = will

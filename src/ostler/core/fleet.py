@@ -142,8 +142,9 @@ class Fleet:
         of = (task.job.id, attempt.worker_id, will)
         sent = self.touched.sending.get(of)
         if sent is None or len(sent.attempts) >= MOST_TOGETHER:
-            sent = self.touched.sending[of] = Sent(task.job.id, attempt, will)
+            sent = self.touched.sending[of] = Sent(task.job.id, attempt, task.index, will)
             self.touched.sent[sent.key] = sent
+        sent.low, sent.high = min(sent.low, task.index), max(sent.high, task.index)
         sent.attempts[attempt.id] = (task.index, attempt.id, before)
         attempt.sent = sent
 

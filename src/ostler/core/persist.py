@@ -143,6 +143,8 @@ def _sent_row(sent: Sent) -> KeptRecord:
     return SentAhead(
         job_id=sent.job_id,
         key=sent.key,
+        low=sent.low,
+        high=sent.high,
         worker=sent.worker_id,
         cores_milli=sent.will.cores_milli,
         memory_mib=sent.will.memory_mib,

@@ -165,6 +165,9 @@ class SentAhead(msgspec.Struct, kw_only=True, array_like=True):
 
     job_id: str
     key: str
+    low: int
+    high: int
+    """No task's index is below or above."""
     worker: str
     cores_milli: int
     memory_mib: int
@@ -219,6 +222,18 @@ def why_ahead(worker: str, before: str) -> str:
 
 
 sent_ahead = msgspec.json.Decoder(SentAhead).decode
+
+
+class SentSpan(msgspec.Struct, kw_only=True, array_like=True):
+    """How such an entry begins: what comes behind is not read."""
+
+    job_id: str
+    key: str
+    low: int
+    high: int
+
+
+sent_span = msgspec.json.Decoder(SentSpan).decode
 
 
 class WorkerRecord(msgspec.Struct, kw_only=True):

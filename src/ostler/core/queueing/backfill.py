@@ -274,7 +274,7 @@ def _room_behind_holds(fleet: Fleet, now: float) -> int:
 
 
 def _first_by_now(fleet: Fleet, shapes: int, now: float) -> int:
-    """Of these shapes, those in whose lanes others stand first by now, of whom one may pass. Nobody is asked who is like
+    """Of these shapes, those in whose lanes others stand first by now, of whom one may pass. Nobody is asked who is as
     one that was not let in, and no more are than for one decision: the rest of the lanes count as if somebody there
     might."""
     left, found = GUESTS_LOOKED_AT, 0
@@ -284,7 +284,7 @@ def _first_by_now(fleet: Fleet, shapes: int, now: float) -> int:
         if not bit & shapes & ~found:
             continue
         is_gang = lane.shape.nodes > 1
-        held = [name for name, fits in fleet.index.held.items() if fits & bit]
+        held = _held_with_room(fleet, bit)
         before: Job | None = None
         for job in islice(lane.jobs(), GUESTS_OF_A_LANE):
             is_like_it = before is not None and before.terms is job.terms and before.kind == job.kind
@@ -315,13 +315,18 @@ def ways_in(fleet: Fleet, job: Job, now: float, cleared_on: int = 0) -> dict[str
     """The held machines on which a task of this job may be placed, and how; on those where room was cleared for it,
     whoever they are held for."""
     found: dict[str, Way] = {}
-    for worker_id, shapes in fleet.index.held.items():
-        if shapes & job.shape.bit:
-            is_cleared = bool(cleared_on & fleet.index.bit_of(worker_id))
-            way = _way_in(fleet, job, worker_id, is_cleared, now)
-            if way is not None:
-                found[worker_id] = way
+    held = _held_with_room(fleet, job.shape.bit)
+    run_s = estimates.surely_ends(fleet, job) if held else 0.0
+    for worker_id in held:
+        is_cleared = bool(cleared_on & fleet.index.bit_of(worker_id))
+        way = _way_in(fleet, job, run_s, worker_id, is_cleared, now)
+        if way is not None:
+            found[worker_id] = way
     return found
+
+
+def _held_with_room(fleet: Fleet, shape: int) -> list[str]:
+    return [worker_id for worker_id, shapes in fleet.index.held.items() if shapes & shape]
 
 
 def ways_past(fleet: Fleet, job: Job, now: float, cleared_on: int) -> dict[str, Way]:
@@ -331,13 +336,12 @@ def ways_past(fleet: Fleet, job: Job, now: float, cleared_on: int) -> dict[str, 
     return {worker_id: way for worker_id, way in ways.items() if worker_id in fleet.holds.on}
 
 
-def _way_in(fleet: Fleet, job: Job, worker_id: str, is_cleared: bool, now: float) -> Way | None:
+def _way_in(fleet: Fleet, job: Job, run_s: float, worker_id: str, is_cleared: bool, now: float) -> Way | None:
     _renew(fleet, now)
     hold = fleet.holds.on[worker_id]
     machine = hold.machines[worker_id]
     if is_cleared or _goes_ahead(fleet, job, hold):
         return _way(job, machine.worker.room, AHEAD)
-    run_s = estimates.surely_ends(fleet, job)
     if machine.refuses(job.shape, run_s):
         return None
     if now + run_s <= hold.free_until:
@@ -358,12 +362,11 @@ def _goes_ahead(fleet: Fleet, job: Job, hold: Hold) -> bool:
 
 def _is_refused(fleet: Fleet, job: Job, held: list[str]) -> bool:
     """None of these machines lets it in, by what others of its shape were told."""
+    machines = [(fleet.holds.on[name], fleet.holds.on[name].machines[name]) for name in held]
+    if not all(job.shape in machine.refused for _, machine in machines):
+        return False
     run_s = estimates.surely_ends(fleet, job)
-    for name in held:
-        hold = fleet.holds.on[name]
-        if not hold.machines[name].refuses(job.shape, run_s) or _goes_ahead(fleet, job, hold):
-            return False
-    return True
+    return all(machine.refuses(job.shape, run_s) and not _goes_ahead(fleet, job, hold) for hold, machine in machines)
 
 
 def _way(job: Job, room: Room, kind: str, ends_at: float = math.inf) -> Way | None:
