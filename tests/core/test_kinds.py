@@ -143,3 +143,19 @@ def test_a_kind_is_written_once_for_a_batch_that_ends_many_of_it() -> None:
     rows = yard.ledger.kept("kind")
     assert set(rows) == {f"{kind('true', name='same'):016x}", "user:ann", "all"}
     assert msgspec.msgpack.decode(rows["all"])["runs"] == 5
+
+
+def test_a_curve_of_few_runs_is_made_anew_for_each_and_one_of_many_not_and_follows_all_the_same() -> None:
+    known = Kinds()
+    for _ in range(10):
+        before = known.curve(7)
+        known.learn(7, "ann", Run(10.0, "succeeded"))
+        assert known.curve(7) is not before
+    made = set()
+    for _ in range(200):
+        known.learn(7, "ann", Run(1000.0, "succeeded"))
+        made.add(known.curve(7))
+    assert 200 / 6 < len(made) < 200 / 2
+    found = known.curve(7)
+    assert found is not None
+    assert found.quantile(0.5) == pytest.approx(1000.0, rel=0.1)

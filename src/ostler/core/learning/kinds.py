@@ -22,6 +22,9 @@ MAX_SHARED: Final = 65_536
 EVERYBODY: Final = "all"
 FEW_RUNS: Final = 3
 """Fewer say little about what comes."""
+RUNS_FOR_ONE_MORE: Final = 16
+"""A curve of so many runs may lag behind by one, one of twice as many by two: nobody sees that, and to make one for
+each run that ends is a part of every decision."""
 _NUMBERS: Final = re.compile(r"[-_.:/#= ]*(?:\d+|[0-9a-f]{8,})(?=$|[-_.:/#= ])", re.IGNORECASE)
 _SCRIPT: Final = re.compile(r"[^-].*\.(?:py|sh|bash|pl|rb|js|lua|R|jl|m)$|^[^-].*/", re.IGNORECASE)
 _encode_identity = msgspec.json.Encoder().encode
@@ -66,6 +69,8 @@ class Kinds:
         self._kinds: dict[str, Kind] = {}
         """Least recently used first."""
         self._curves: dict[str, dict[bool, Curve | None]] = {}
+        self._good_for: dict[str, float] = {}
+        """How many more runs may be counted before those are made anew."""
         self._shared: dict[int, int] = {}
         self._turn = 0
         self._kind = 0
@@ -107,7 +112,10 @@ class Kinds:
         known = self._kinds.get(key)
         if known is None:
             return None
-        curves = self._curves.setdefault(key, {})
+        if key not in self._curves:
+            self._curves[key] = {}
+            self._good_for[key] = known.run_s.runs() / RUNS_FOR_ONE_MORE
+        curves = self._curves[key]
         if limited not in curves:
             curves[limited] = known.limit_curve() if limited else known.curve()
         return curves[limited]
@@ -130,7 +138,10 @@ class Kinds:
             known.turn = self._turn
             _add(known, run, took)
             self._changed.add(key)
-            self._curves.pop(key, None)
+            if key in self._curves:
+                self._good_for[key] -= 1
+                if self._good_for[key] < 0:
+                    self._forget_curves(key)
         if kind:
             _add_peaks(latest[0][1], run)
 
@@ -141,8 +152,12 @@ class Kinds:
         if len(self._kinds) > MAX_KINDS:
             oldest = next(iter(self._kinds))
             del self._kinds[oldest]
-            self._curves.pop(oldest, None)
+            self._forget_curves(oldest)
             self._changed.add(oldest)
+
+    def _forget_curves(self, key: str) -> None:
+        self._curves.pop(key, None)
+        self._good_for.pop(key, None)
 
     def take_changes(self) -> list[KeptRecord]:
         """What is to be kept since the last call: each at most once."""
