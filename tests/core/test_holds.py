@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import pytest
+from tests.core.plain import only_plain
 from tests.core.yard import Yard, capabilities, holding
 
 from ostler.core.effects import CancelTask
@@ -331,6 +332,7 @@ def counted_looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return looked_at
 
 
+@only_plain
 def test_who_is_like_one_that_was_not_let_in_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or each who comes or goes would cost a look at all who wait for such room."""
     yard = busy()
@@ -344,6 +346,7 @@ def test_who_is_like_one_that_was_not_let_in_is_not_looked_at(monkeypatch: pytes
     assert looked_at, "it may have become known that they take less long"
 
 
+@only_plain
 def test_one_that_is_shorter_than_who_was_not_let_in_is_looked_at_and_longer_ones_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
