@@ -62,8 +62,11 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[Hub, int], float]:
         monkeypatch.setattr(time, "sleep", hub.sleep)
         monkeypatch.setattr(mapping, "call_outcome", lambda *_: Outcome(value=None))
         calls = Calls(hub, "job", {"array": size})  # type: ignore[arg-type]
+        told = 0
         for _ in calls.outcomes(deadline):
+            told += 1
             hub.now += each_s
+        assert told == size
         return hub.now - 1000.0
 
     return run
