@@ -1,4 +1,4 @@
-"""For the wheel that has the compiled core: `OSTLER_COMPILED=1 pip wheel .`, or `make wheel`.
+"""For the wheel that has the compiled core: `OSTLER_COMPILED=1 pip wheel .`, or `make wheel-compiled`.
 
 Without that word in the environment the wheel is plain Python. One with a compiled core is for one Python on one
 platform, and an installer prefers it there to the plain one of the same version.

@@ -10,7 +10,7 @@ PAGE = (ROOT / "docs" / "quickstart.md").read_text()
 README = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_every_command_of_the_quickstart_does_what_the_page_shows(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)

@@ -142,7 +142,7 @@ def test_the_trainer_takes_every_command_of_the_manifest() -> None:
         assert str(out) == "$OSTLER_OUT"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_fleet_of_three_trains_every_model_of_the_manifest_once() -> None:
     process = subprocess.Popen(
