@@ -1,0 +1,55 @@
+"""Skipped tests: one line for each reason, and `--must-run PATH` for suites that may not be skipped."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--must-run",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="fail if a test below PATH is skipped; may be given several times",
+    )
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    if exitstatus == pytest.ExitCode.OK and _forbidden_skips(session.config):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    reasons = Counter(_reason(report) for report in _skipped(config))
+    if reasons:
+        terminalreporter.section("skipped, by reason")
+        for reason, count in reasons.most_common():
+            terminalreporter.line(f"{count:5d}  {reason}")
+    forbidden = _forbidden_skips(config)
+    if forbidden:
+        terminalreporter.section("skipped, but --must-run", red=True)
+        for report in forbidden:
+            terminalreporter.line(f"{report.nodeid}: {_reason(report)}")
+
+
+def _skipped(config: pytest.Config) -> list[pytest.TestReport]:
+    """The reports of skipped tests; a process of pytest-xdist that runs tests for another has no terminal and no list."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return reporter.stats.get("skipped", []) if reporter else []
+
+
+def _reason(report: pytest.TestReport) -> str:
+    assert isinstance(report.longrepr, tuple)
+    return report.longrepr[2].removeprefix("Skipped: ")
+
+
+def _forbidden_skips(config: pytest.Config) -> list[pytest.TestReport]:
+    paths = [Path(os.path.abspath(path)) for path in config.getoption("--must-run")]
+    return [report for report in _skipped(config) if _is_below(config.rootpath / report.fspath, paths)]
+
+
+def _is_below(file: Path, paths: list[Path]) -> bool:
+    return any(path == file or path in file.parents for path in paths)
