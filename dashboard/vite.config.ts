@@ -1,8 +1,10 @@
 import { defineConfig } from "vite";
+import { licences } from "./licences";
 
 // Built into the package, from where the hub serves it. No inline script or style: the hub's policy forbids both.
 export default defineConfig({
   base: "/",
+  plugins: [licences()],
   build: {
     outDir: "../src/ostler/dashboard/static",
     emptyOutDir: true,

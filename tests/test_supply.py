@@ -1,6 +1,7 @@
 """What the code may do with bytes of others, and what it is built from."""
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -13,6 +14,8 @@ UNPICKLING = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
 TASKS_OWN = ("task", "client", "joblib.py")
 """These run in the user's own process. A hub and a worker carry what is pickled, and never open it."""
 UNPACKING = {"zipfile", "gzip", "bz2", "lzma"}
+STATIC = SOURCE / "dashboard" / "static"
+IMPORTED = re.compile(r"""(?:from|import)\s*\(?\s*["']((?:@[\w.-]+/)?[\w-][\w.-]*)""")
 
 
 class Module:
@@ -89,3 +92,28 @@ def test_nothing_is_downloaded_at_run_time_but_from_the_hub(word: str) -> None:
     for one in modules():
         if one.name != "pull.py":
             assert word not in {called for called, _ in one.calls} | one.imported, one.name
+
+
+def _bundled() -> dict[str, str]:
+    """The version of every package that the dashboard's sources import, and of all that these depend on."""
+    locked = json.loads((ROOT / "dashboard" / "package-lock.json").read_text())["packages"]
+    sources = (ROOT / "dashboard" / "src").rglob("*.ts*")
+    waiting = {name for path in sources for name in IMPORTED.findall(path.read_text())}
+    found: dict[str, str] = {}
+    while waiting:
+        package = locked[f"node_modules/{(name := waiting.pop())}"]
+        found[name] = package["version"]
+        waiting |= set(package.get("dependencies", {})) - set(found)
+    return found
+
+
+def test_every_package_in_the_built_dashboard_comes_with_its_licence() -> None:
+    if not (STATIC / "index.html").exists():
+        pytest.skip("the dashboard is not built here: make dashboard")
+    head, *parts = re.split(r"\n-{80}\n\n", (STATIC / "assets" / "licences.txt").read_text())
+    titles = [re.match(r"(\S+) (\S+) \([\w.-]+\)\n\n", part) for part in parts]
+    assert {title[1]: title[2] for title in titles if title} == _bundled()
+    assert all(title for title in titles) and all("Copyright (c)" in part for part in parts)
+    scripts = list(STATIC.rglob("*.js"))
+    assert scripts and all("/assets/licences.txt" in path.read_text()[:200] for path in scripts)
+    assert "Apache License 2.0" in head

@@ -316,6 +316,7 @@ async def test_the_dashboards_files_are_for_anybody_and_nothing_beside_them(hub:
     (folder / "index.html").write_text("<p>it is there")
     (folder / "assets" / "app.js").write_text("run()")
     (folder / "assets" / "deep" / "a b.css").write_text("p {}")
+    (folder / "assets" / "licences.txt").write_text("preact 11.2.0 (MIT)")
     (tmp_path / "secret").write_text("not for you")
     pages = Pages(folder)
     for route in hub._hub.app.routes:  # type: ignore[attr-defined]
@@ -327,7 +328,11 @@ async def test_the_dashboards_files_are_for_anybody_and_nothing_beside_them(hub:
     assert (await nobody.call("GET", "/")).body == b"<p>it is there"
     script = await nobody.call("GET", "/assets/app.js")
     assert (script.body, script.headers["Content-Type"]) == (b"run()", "text/javascript; charset=utf-8")
+    assert "immutable" in script.headers["Cache-Control"]
     assert (await nobody.call("GET", "/assets/deep/a%20b.css")).body == b"p {}"
+    licences = await nobody.call("GET", "/assets/licences.txt")
+    assert licences.body == b"preact 11.2.0 (MIT)" and licences.headers["Cache-Control"] == "no-cache"
+    assert licences.headers["Content-Type"] == "text/plain; charset=utf-8"
     for path in (
         "secret",
         "%2e%2e/secret",

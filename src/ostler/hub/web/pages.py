@@ -12,6 +12,8 @@ from ostler.domain.errors import NotFound
 FOLDER = Path(ostler.__file__).parent / "dashboard" / "static"
 INDEX = "index.html"
 ASSETS = "assets/"
+LICENCES = "assets/licences.txt"
+"""Has no hash of its content in its name, as the other assets have: a cached copy would outlive an upgrade."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; connect-src 'self'; font-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; img-src 'self' data:; object-src 'none'; script-src 'self'; "
@@ -48,5 +50,6 @@ class Pages:
         if name not in self._files:
             raise NotFound(f"there is no file {name[:200]!r}")
         kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
-        headers = {**HEADERS, "Cache-Control": "public, max-age=31536000, immutable"}
+        cached = "no-cache" if name == LICENCES else "public, max-age=31536000, immutable"
+        headers = {**HEADERS, "Cache-Control": cached}
         return FileResponse(self._files[name], headers=headers, media_type=kind)
