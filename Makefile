@@ -55,6 +55,7 @@ check: $(STAMP) ## lint, formatting, types, and what bandit finds
 	 echo "check: formatting"; $(BIN)/ruff format --check --output-format concise . || failed=1; \
 	 echo "check: types"; $(BIN)/mypy || failed=1; \
 	 echo "check: security"; $(BIN)/bandit -q -ll -c pyproject.toml -r src/ostler || failed=1; \
+	 echo "check: workflow"; $(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/ci.yml || failed=1; \
 	 test -z "$$failed"
 
 format: $(STAMP) ## put the code into its standard form
