@@ -41,7 +41,7 @@ setup: $(STAMP) ## create .venv, install the locked packages, build the dashboar
 	@echo "setup: $(VENV) is ready"
 
 demo: setup ## run a small fleet on this machine: jobs, a manifest, a service, a model
-	@$(BIN)/python examples/demo.py $(ARGS)
+	@$(BIN)/python -m examples.demo $(ARGS)
 
 test: setup ## run the tests that a developer runs while working
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not long" $(ARGS)
