@@ -1,10 +1,31 @@
-"""Skipped tests: one line for each reason, and `--must-run PATH` for suites that may not be skipped."""
+"""Signals of child processes, skipped tests by reason, and `--must-run PATH` for suites that may not be skipped."""
 
 import os
+import signal
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_signals_for_children() -> Iterator[None]:
+    """Every process that a test starts has the default action for these signals.
+
+    `nohup` and a shell's `&` start the suite with SIGHUP and SIGINT ignored. A child inherits an ignored signal over
+    exec, so that a command under test could not be interrupted. A caught signal is reset to its default over exec:
+    with a handler that does nothing, pytest goes on ignoring the signal and its children do not. As a fixture it
+    applies where tests run: the processes of xdist inherit the ignored signals first.
+    """
+    ignored = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, lambda *_: None)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
