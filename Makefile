@@ -137,7 +137,7 @@ bench-dashboard: $(STAMP) $(PAGES) #: the dashboard before 400 machines and 50,0
 	@$(BIN)/python -m benchmarks.dashboard $(ARGS)
 
 pictures: $(STAMP) $(PAGES) #: draw docs/images/fleet.png anew from the tests' fleet (needs Chromium)
-	@OSTLER_PICTURES=1 $(BIN)/pytest -q tests/browser/test_scene.py -k glance_and_found $(ARGS)
+	@OSTLER_PICTURES=1 $(BIN)/pytest -q tests/browser/test_sixteen_machines.py -k glance_and_found $(ARGS)
 
 bench-foresight: $(STAMP) #: time why, estimate and whatif on a large fleet, and measure how far they can be trusted
 	@$(BIN)/python benchmarks/foresight.py $(ARGS)

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 import psutil
-from benchmarks.yard import TRUE, peak_mb, report, spawn, worker
+from benchmarks.process_fleet import TRUE, peak_mb, report, spawn, worker
 
 from ostler.client.http import Hub
 from ostler.domain.job import JobSpec

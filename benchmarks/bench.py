@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.commits import two_commits_ms
 from benchmarks.core import Churn
-from benchmarks.yard import (
+from benchmarks.process_fleet import (
     alone_ms,
     array_submits,
     bare_spawns,

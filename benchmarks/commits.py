@@ -11,7 +11,7 @@ import statistics
 import time
 from pathlib import Path
 
-from benchmarks.yard import IDLE_S, TRUE
+from benchmarks.process_fleet import IDLE_S, TRUE
 
 from ostler.core.effects import AssignTask, Effect
 from ostler.core.events import Event, JobsSubmitted, TaskEnded, WorkerBeat, WorkerRegistered

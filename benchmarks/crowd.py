@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import uvloop
 from benchmarks.model_workers import BEAT_S, Crowd
-from benchmarks.yard import appears, report, spawn
+from benchmarks.process_fleet import appears, report, spawn
 
 from ostler.client.http import Hub
 
@@ -31,7 +31,7 @@ RECONNECTS = 1000
 MAX_CORE_SHARE, MAX_RSS_MIB, MAX_LAG_S = 0.5, 1024.0, 0.1
 
 
-class HubProcess:
+class ProcessHub:
     """On one port, through kill -9 and start."""
 
     def __init__(self, state: Path) -> None:
@@ -86,9 +86,9 @@ def quantile(before: dict[float, int], after: dict[float, int], part: float) -> 
 
 
 @contextlib.contextmanager
-def running_hub() -> Iterator[HubProcess]:
+def running_hub() -> Iterator[ProcessHub]:
     with tempfile.TemporaryDirectory(prefix="ostler-crowd-") as folder:
-        hub = HubProcess(Path(folder))
+        hub = ProcessHub(Path(folder))
         try:
             yield hub
         finally:
@@ -113,7 +113,7 @@ async def measure(size: int, steady_s: float, tasks: bool) -> dict[str, Any]:
         return found
 
 
-async def _flapping(hub: HubProcess, token: str) -> dict[str, Any]:
+async def _flapping(hub: ProcessHub, token: str) -> dict[str, Any]:
     """One worker that registers and loses its connection, again and again, beside all the others."""
     alone = Crowd("127.0.0.1", hub.port, token, 1, first="restless")
     rss, cpu, begun = hub.rss_mib(), hub.cpu_s(), time.perf_counter()
@@ -131,7 +131,7 @@ async def _flapping(hub: HubProcess, token: str) -> dict[str, Any]:
     }
 
 
-async def _fill(hub: HubProcess, crowd: Crowd) -> float:
+async def _fill(hub: ProcessHub, crowd: Crowd) -> float:
     """A task for every worker."""
     begun = time.perf_counter()
 
@@ -144,7 +144,7 @@ async def _fill(hub: HubProcess, crowd: Crowd) -> float:
     return time.perf_counter() - begun
 
 
-async def _steady(hub: HubProcess, crowd: Crowd, seconds: float) -> dict[str, Any]:
+async def _steady(hub: ProcessHub, crowd: Crowd, seconds: float) -> dict[str, Any]:
     crowd.answered_s.clear()
     lag, cpu, own, begun = await asyncio.to_thread(hub.lag), hub.cpu_s(), time.process_time(), time.perf_counter()
     await asyncio.sleep(seconds)
@@ -164,7 +164,7 @@ async def _steady(hub: HubProcess, crowd: Crowd, seconds: float) -> dict[str, An
     }
 
 
-async def _restart(hub: HubProcess, crowd: Crowd, tasks: bool) -> dict[str, Any]:
+async def _restart(hub: ProcessHub, crowd: Crowd, tasks: bool) -> dict[str, Any]:
     crowd.counts.clear()
     await asyncio.to_thread(hub.kill)
     await asyncio.to_thread(hub.start)

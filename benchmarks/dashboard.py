@@ -17,9 +17,9 @@ import time
 from typing import Any, NamedTuple
 
 import uvloop
-from benchmarks.crowd import HubProcess, running_hub
+from benchmarks.crowd import ProcessHub, running_hub
 from benchmarks.model_workers import Crowd, ModelWorker
-from benchmarks.yard import report
+from benchmarks.process_fleet import report
 from playwright.async_api import Browser, CDPSession, Page, async_playwright
 
 from ostler.client.http import Hub
@@ -75,14 +75,14 @@ class Finishing(ModelWorker):
             self.crowd.counts["ended"] += 1
 
 
-def crowd_of(hub: HubProcess, size: int, lasts_s: float) -> Crowd:
+def crowd_of(hub: ProcessHub, size: int, lasts_s: float) -> Crowd:
     crowd = Crowd("127.0.0.1", hub.port, (hub.state / "join.token").read_text().strip(), 0)
     Finishing.lasts_s = lasts_s
     crowd.workers = [Finishing(crowd, f"gpu-{number:03d}", slots=4) for number in range(size)]
     return crowd
 
 
-def submit(hub: HubProcess, count: int) -> None:
+def submit(hub: ProcessHub, count: int) -> None:
     with Hub(hub.url, hub.token) as client:
         for first in range(0, count, BATCH):
             numbers = range(first, min(first + BATCH, count))
@@ -106,7 +106,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         return {"machines": options.machines, "jobs": options.jobs, "pages": pages}
 
 
-async def look(hub: HubProcess, crowd: Crowd, options: argparse.Namespace) -> list[dict[str, Any]]:
+async def look(hub: ProcessHub, crowd: Crowd, options: argparse.Namespace) -> list[dict[str, Any]]:
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         asked = [one for one in PAGES if not options.only or any(one.name.startswith(name) for name in options.only)]
@@ -117,7 +117,7 @@ async def look(hub: HubProcess, crowd: Crowd, options: argparse.Namespace) -> li
         return found
 
 
-async def _logged_in(browser: Browser, hub: HubProcess) -> Page:
+async def _logged_in(browser: Browser, hub: ProcessHub) -> Page:
     """A page that looks at nothing yet, in a process of its own."""
     context = await browser.new_context(viewport={"width": 1280, "height": 800})
     page = await context.new_page()
@@ -129,7 +129,7 @@ async def _logged_in(browser: Browser, hub: HubProcess) -> Page:
     return page
 
 
-async def _page(page: Page, hub: HubProcess, crowd: Crowd, looked: Looked, seconds: float) -> dict[str, Any]:
+async def _page(page: Page, hub: ProcessHub, crowd: Crowd, looked: Looked, seconds: float) -> dict[str, Any]:
     session = await page.context.new_cdp_session(page)
     await session.send("Performance.enable", {"timeDomain": "threadTicks"})  # processor time, whoever else runs here
     await page.goto(f"{hub.url}/#/{looked.name}", wait_until="commit")

@@ -23,9 +23,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tests.e2e.paddock import OSTLER, Diary, until, usable
-from tests.e2e.twins import HURRIED, REFUSED, TAKES_OVER_S, Submitter, Twins, twins
+from tests.diary import Diary
+from tests.e2e.two_hub_fleet import HURRIED, REFUSED, TAKES_OVER_S, Submitter, TwoHubFleet, two_hub_fleet
 from tests.ledger.server import server
+from tests.process_fleet import OSTLER, until, usable
 
 LONG_TASKS = 6
 LEADS_FOR_S = (0.5, 3.0)
@@ -34,8 +35,8 @@ LONGEST_S = 5.0
 
 
 class Campaign:
-    def __init__(self, yard: Twins, diary: Diary, draw: random.Random) -> None:
-        self.yard = yard
+    def __init__(self, fleet: TwoHubFleet, diary: Diary, draw: random.Random) -> None:
+        self.fleet = fleet
         self.took: dict[str, list[float]] = {"kill -9": [], "SIGSTOP": [], "SIGTERM": []}
         self.late: list[tuple[str, Future[Any]]] = []
         self._diary = diary
@@ -46,68 +47,68 @@ class Campaign:
             "SIGTERM": self._terminate,
         }
         self._asking = ThreadPoolExecutor(16)
-        self.long: str = yard.hub.submit(diary.spec(array=LONG_TASKS))["id"]
+        self.long: str = fleet.hub.submit(diary.spec(array=LONG_TASKS))["id"]
         self.tasks = [f"{self.long}.{index}" for index in range(LONG_TASKS)]
         diary.await_begun(*self.tasks)
 
     def run(self, rounds: int) -> None:
         for number in range(rounds):
             fault = self._draw.choice(list(self._faults))
-            leader = self.yard.leader()
+            leader = self.fleet.leader()
             self._faults[fault](leader)
-            until(lambda: all(map(usable, self.yard.hub.workers())), "the workers have moved", TAKES_OVER_S)
+            until(lambda: all(map(usable, self.fleet.hub.workers())), "the workers have moved", TAKES_OVER_S)
             print(f"round {number + 1:3}: {fault:8} {leader}; followed after {self.took[fault][-1]:.2f} s", flush=True)
             time.sleep(self._draw.uniform(*LEADS_FOR_S))
 
     def _kill(self, leader: str) -> None:
-        self.yard.kill(leader)
+        self.fleet.kill(leader)
         self._followed("kill -9", leader)
-        self.yard.start_again(leader)
+        self.fleet.start_again(leader)
 
     def _terminate(self, leader: str) -> None:
         begun = time.monotonic()
-        self.yard.terminate(leader)
+        self.fleet.terminate(leader)
         self._followed("SIGTERM", leader, begun)
-        self.yard.start_again(leader)
+        self.fleet.start_again(leader)
 
     def _pause(self, leader: str) -> None:
-        self.yard.pause(leader)
+        self.fleet.pause(leader)
         self._followed("SIGSTOP", leader)
         name = f"late-{len(self.late)}"
         spec = f'{{"command": ["true"], "name": "{name}"}}'.encode()
-        self.late.append((name, self._asking.submit(self.yard.get, leader, "/v1/jobs", TAKES_OVER_S, data=spec)))
+        self.late.append((name, self._asking.submit(self.fleet.get, leader, "/v1/jobs", TAKES_OVER_S, data=spec)))
         time.sleep(self._draw.uniform(*LEADS_FOR_S))
-        self.yard.go_on(leader)
-        self.yard.await_role(leader, "standby")
+        self.fleet.go_on(leader)
+        self.fleet.await_role(leader, "standby")
 
     def _followed(self, fault: str, leader: str, begun: float | None = None) -> None:
         begun = begun or time.monotonic()
-        self.yard.await_role(self.yard.other(leader), "leader")
+        self.fleet.await_role(self.fleet.other(leader), "leader")
         self.took[fault].append(time.monotonic() - begun)
 
     def end(self) -> None:
         self._diary.open(*range(LONG_TASKS))
-        until(lambda: self.yard.hub.job(self.long)["state"] == "succeeded", "the long tasks have ended", TAKES_OVER_S)
+        until(lambda: self.fleet.hub.job(self.long)["state"] == "succeeded", "the long tasks have ended", TAKES_OVER_S)
 
 
 def report(campaign: Campaign, load: Submitter, diary: Diary) -> bool:
-    yard = campaign.yard
+    fleet = campaign.fleet
     print()
     for fault, took in campaign.took.items():
         if took:
             after = f"{statistics.median(took):.2f} s, at most {max(took):.2f} s"
             print(f"{fault:8} {len(took):4} times: followed after {after}")
-    jobs = Counter(job["id"] for job in yard.hub.all_jobs())
-    states = Counter(yard.fleet.wait(job_id, timeout=TAKES_OVER_S)["state"] for job_id in load.acknowledged)
+    jobs = Counter(job["id"] for job in fleet.hub.all_jobs())
+    states = Counter(fleet.client.wait(job_id, timeout=TAKES_OVER_S)["state"] for job_id in load.acknowledged)
     lost = [job_id for job_id in load.acknowledged if job_id not in jobs]
     began = diary.seen("begin")
-    taken = [name for name, _ in campaign.late if list(yard.hub.all_jobs(name=name))]
+    taken = [name for name, _ in campaign.late if list(fleet.hub.all_jobs(name=name))]
     answered = 0
     for _, asked in campaign.late:
         with suppress(OSError):
             answered += asked.result(TAKES_OVER_S)[0] < 300
-    refused = sum((yard.folder / f"{name}.log").read_text().count(REFUSED) for name in yard.urls)
-    term = yard.health(yard.leader())["term"]
+    refused = sum((fleet.folder / f"{name}.log").read_text().count(REFUSED) for name in fleet.urls)
+    term = fleet.health(fleet.leader())["term"]
     print(f"term {term}; leaders that were refused for their term: {refused} of {len(campaign.took['SIGSTOP'])} paused")
     print(f"writes of former leaders that were taken: {len(taken)}, acknowledged: {answered}")
     print(f"acknowledged jobs: {len(load.acknowledged):,}, lost: {len(lost)}, ended: {dict(states)}")
@@ -133,9 +134,9 @@ def main() -> int:
     with TemporaryDirectory(prefix="ostler-failover-") as folder:
         names = [f"box-{number}" for number in range(options.workers)]
         program = OSTLER if options.plain else HURRIED
-        with twins(Path(folder), server().new_database(), *names, program=program) as yard:
+        with two_hub_fleet(Path(folder), server().new_database(), *names, program=program) as fleet:
             diary = Diary(Path(folder) / "diary")
-            campaign, load = Campaign(yard, diary, random.Random(options.seed)), Submitter(yard)
+            campaign, load = Campaign(fleet, diary, random.Random(options.seed)), Submitter(fleet)
             campaign.run(options.rounds)
             load.stop()
             campaign.end()

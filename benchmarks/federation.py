@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from benchmarks.yard import machine
+from benchmarks.process_fleet import machine
 
 from ostler.core.effects import AssignTask
 from ostler.core.events import CancelRequested, Event, JobsSubmitted, TaskEnded

@@ -81,7 +81,9 @@ class Worker:
 
 
 @contextlib.asynccontextmanager
-async def yard(workers: int, queued: int) -> AsyncIterator[tuple[aiohttp.ClientSession, str, Worker, list[str]]]:
+async def hub_with_queue(
+    workers: int, queued: int
+) -> AsyncIterator[tuple[aiohttp.ClientSession, str, Worker, list[str]]]:
     rng = random.Random(1)
     with tempfile.TemporaryDirectory(prefix="ostler-foresight-") as folder:
         state = Path(folder)
@@ -201,7 +203,7 @@ def told_ms(name: str, times: list[float]) -> Document:
 
 async def measure(workers: int, queued: int, times: int) -> Document:
     found: Document = {}
-    async with yard(workers, queued) as (api, url, probe, ids):
+    async with hub_with_queue(workers, queued) as (api, url, probe, ids):
         rng = random.Random(2)
         print(f"  {workers} workers, {len(ids)} jobs wait", flush=True)
         found["scheduling_alone"] = told_ms("scheduling, nobody asks", await probing(api, url, probe, 8, 0.02))

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import msgspec
 from benchmarks.core import make_fleet, make_shapes
 from benchmarks.plot import Line, draw
-from benchmarks.yard import machine
+from benchmarks.process_fleet import machine
 
 from ostler.core.effects import AssignTask, Effect
 from ostler.core.events import CancelRequested, Event, JobsSubmitted, NewJob, TaskAccepted, TaskEnded

@@ -22,8 +22,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
-from benchmarks.crowd import HubProcess, quantile
-from benchmarks.yard import report, spawn
+from benchmarks.crowd import ProcessHub, quantile
+from benchmarks.process_fleet import report, spawn
 
 from ostler.client.http import Hub
 from ostler.worker.trimming import KEEP_HEAD, KEEP_TAIL, SLACK
@@ -53,7 +53,7 @@ _GAP = re.compile(rb"\n\[ostler: (\d+) bytes left out here\]\n")
 class Follower(threading.Thread):
     """Reads a log as it grows, and knows of every byte where in the task's output it belongs."""
 
-    def __init__(self, hub: HubProcess, job: str) -> None:
+    def __init__(self, hub: ProcessHub, job: str) -> None:
         super().__init__(daemon=True)
         self.seen = self.told = self.gaps = 0
         self.wrong: list[str] = []
@@ -98,7 +98,7 @@ class Follower(threading.Thread):
 class Watch(threading.Thread):
     """The workers' heartbeats as the hub hears them, and what the hub takes, five times a second."""
 
-    def __init__(self, hub: HubProcess, client: Hub, workers: list[str]) -> None:
+    def __init__(self, hub: ProcessHub, client: Hub, workers: list[str]) -> None:
         super().__init__(daemon=True)
         self.late_s = 0.0
         self.rss_mib: list[float] = []
@@ -122,7 +122,7 @@ class Watch(threading.Thread):
 
 
 @contextlib.contextmanager
-def workers(hub: HubProcess, client: Hub, count: int, slots: int) -> Iterator[list[str]]:
+def workers(hub: ProcessHub, client: Hub, count: int, slots: int) -> Iterator[list[str]]:
     offer = hub.state / "offer.toml"
     offer.write_text("cpu_count = 1000\nmemory_gb = 1000\n")
     names = [f"bench{number}" for number in range(count)]
@@ -161,7 +161,7 @@ def printed_mb(folder: Path) -> float:
 
 def measure(tasks: int, mb_per_s: float, machines: int, follow: bool, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="ostler-logs-") as folder:
-        hub = HubProcess(Path(folder))
+        hub = ProcessHub(Path(folder))
         with contextlib.ExitStack() as stack:
             stack.callback(hub.stop)
             client = stack.enter_context(Hub(hub.url, hub.token))
@@ -178,7 +178,7 @@ def measure(tasks: int, mb_per_s: float, machines: int, follow: bool, seconds: f
 
 
 def _watched(
-    hub: HubProcess, client: Hub, names: list[str], follower: Follower | None, seconds: float
+    hub: ProcessHub, client: Hub, names: list[str], follower: Follower | None, seconds: float
 ) -> dict[str, Any]:
     watch = Watch(hub, client, names)
     lag, cpu, printed, begun = hub.lag(), hub.cpu_s(), printed_mb(hub.state), time.perf_counter()

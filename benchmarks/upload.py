@@ -44,7 +44,7 @@ class Bundle:
             yield piece[max(0, first - start) : min(MIB, self.size - start)]
 
 
-class HubProcess:
+class ProcessHub:
     def __init__(self, state: Path) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ostler.cli", "hub", "--port", "0", "--state-dir", str(state)],
@@ -80,7 +80,7 @@ class HubProcess:
         self._process.wait(20)
 
 
-def bring(hub: HubProcess, bundle: Bundle) -> int:
+def bring(hub: ProcessHub, bundle: Bundle) -> int:
     """Half of it, then the rest from where the hub has it; from which byte that was."""
     path = f"/v1/model/{bundle.sha256}"
     connection = hub.connection()
@@ -109,7 +109,7 @@ def bring(hub: HubProcess, bundle: Bundle) -> int:
             raise SystemExit(f"upload: the hub answered {answer.status}")
 
 
-def fetch(hub: HubProcess, bundle: Bundle) -> None:
+def fetch(hub: ProcessHub, bundle: Bundle) -> None:
     connection = hub.connection()
     connection.request("GET", f"/v1/model/{bundle.sha256}", headers=hub.headers())
     answer = connection.getresponse()
@@ -123,7 +123,7 @@ def fetch(hub: HubProcess, bundle: Bundle) -> None:
 class Asking:
     """Somebody who asks the hub small things all the while."""
 
-    def __init__(self, hub: HubProcess) -> None:
+    def __init__(self, hub: ProcessHub) -> None:
         self.took_s: list[float] = []
         self._hub = hub
         self._done = threading.Event()
@@ -159,7 +159,7 @@ def main() -> None:
     bundles = [Bundle(options.size, number) for number in range(options.at_once)]
     total_mib = options.size * options.at_once / MIB
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(options.at_once) as senders:
-        hub = HubProcess(Path(folder))
+        hub = ProcessHub(Path(folder))
         try:
             idle = hub.peak_mib()
             for what, call in (("upload", bring), ("download", fetch)):

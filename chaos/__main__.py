@@ -1,6 +1,6 @@
 """Real faults on real processes: `python -m chaos [FAULT...] [--seed N] [--scale X] [--kills N]`.
 
-Each fault has a yard of its own under load; at the end the hub's word is compared with what the tasks wrote
+Each fault has a fleet of its own under load; at the end the hub's word is compared with what the tasks wrote
 themselves. The report says what was tried and what held. The exit code is 1 if a promise was broken.
 """
 
@@ -85,8 +85,8 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=0, help="of the hub, and as many of workers")
     parser.add_argument("--report", type=Path, default=Path(__file__).parent, help="the folder of the report")
     parser.add_argument("--add", action="store_true", help="to what the report has already")
-    parser.add_argument("--folder", type=Path, default=None, help="where the yards are; where temporary files are")
-    parser.add_argument("--keep", action="store_true", help="keep the yards' files though everything held")
+    parser.add_argument("--folder", type=Path, default=None, help="where the fleets are; where temporary files are")
+    parser.add_argument("--keep", action="store_true", help="keep the fleets' files though everything held")
     options = parser.parse_args()
     unknown = [name for name in options.faults if name not in FAULTS]
     if unknown:

@@ -4,15 +4,15 @@ import time
 
 import psutil
 from tests.e2e.hurried import SILENCE_S
-from tests.e2e.paddock import until, usable
+from tests.process_fleet import until, usable
 
 from chaos import program
+from chaos.fleet import nap
 from chaos.judge import Allowed
 from chaos.load import Terms
 from chaos.pauses import STRADDLING
-from chaos.trial import Ground, Scene, Trial, scene
+from chaos.trial import FleetUnderLoad, Ground, Trial, fleet_under_load
 from chaos.wire import WAYS
-from chaos.yard import nap
 
 NEAR, FAR = ("ash",), ("yonder",)
 ROUNDS = 3
@@ -29,7 +29,7 @@ def cuts(ground: Ground, trial: Trial) -> None:
     """A worker behind a wire on which packets vanish without a word: those to the hub, those from it, all; for less and
     for longer than the silence, the grace and the lease."""
     draw = ground.draw()
-    with scene(ground, trial, NEAR, FAR, terms=STRADDLING, allowed=Allowed(runs_again=True)) as here:
+    with fleet_under_load(ground, trial, NEAR, FAR, terms=STRADDLING, allowed=Allowed(runs_again=True)) as here:
         rounds = [(name, draw.uniform(1.0, LONGEST_CUT_S)) for name in CUTS for _ in range(ground.times(ROUNDS) - 1)]
         rounds += [(name, LONGEST_CUT_S) for name in CUTS]
         draw.shuffle(rounds)
@@ -48,7 +48,7 @@ def slow(ground: Ground, trial: Trial) -> None:
     """Packets come late and some not at all, with the times that the protocol has everywhere: a worker is not taken for
     gone by a delay of a quarter of a second and one lost packet in twenty; and by whatever is worse nothing is lost."""
     terms = Terms(per_s=6.0, most_live=30, long_s=(2.0, 12.0))
-    with scene(ground, trial, NEAR, FAR, times=program.PLAIN, terms=terms) as here:
+    with fleet_under_load(ground, trial, NEAR, FAR, times=program.PLAIN, terms=terms) as here:
         gone = []
         for delay_s, loss in MILD * ground.times(1) + HARSH * ground.times(1):
             ground.tell(f"{delay_s:g} s each way, {loss:.0%} lost")
@@ -56,7 +56,7 @@ def slow(ground: Ground, trial: Trial) -> None:
             trial.count(f"{delay_s * 1000:.0f} ms late and {loss:.0%} lost, each way")
             over_at = time.monotonic() + SLOW_FOR_S
             while time.monotonic() < over_at:
-                if not usable(here.yard.worker(FAR[0])) and (delay_s, loss) in MILD:
+                if not usable(here.fleet.worker(FAR[0])) and (delay_s, loss) in MILD:
                     gone.append(f"offline with {delay_s:g} s of delay and {loss:.0%} of loss")
                 nap(0.3)
             here.wire.heal()
@@ -70,22 +70,22 @@ def half_open(ground: Ground, trial: Trial) -> None:
     worker for longer than the silence. Nobody waits for ever on a connection that is none."""
     draw = ground.draw()
     left: list[str] = []
-    with scene(ground, trial, NEAR, FAR, terms=STRADDLING, allowed=Allowed(runs_again=True)) as here:
+    with fleet_under_load(ground, trial, NEAR, FAR, terms=STRADDLING, allowed=Allowed(runs_again=True)) as here:
         for number in range(ground.times(6)):
             nap(draw.uniform(0.3, 1.5))
             here.wire.cut(*WAYS)
             victim = ("hub", FAR[0], FAR[0])[number % 3]
-            here.yard.kill(victim)
+            here.fleet.kill(victim)
             trial.count(f"{'the hub' if victim == 'hub' else 'a worker'} dies behind a cut")
             if number % 3 == 2:
                 left += _until_closed(here)
-            here.yard.start_again(victim)
+            here.fleet.start_again(victim)
             here.wire.heal()
             _back(here)
     trial.promise("the hub closes a connection whose other end is silent", ground.times(6) // 3, left)
 
 
-def _until_closed(here: Scene) -> list[str]:
+def _until_closed(here: FleetUnderLoad) -> list[str]:
     """What is still open to the far end well after the silence."""
     deadline = time.monotonic() + SILENCE_S + 10.0
     while (found := _connections(here)) and time.monotonic() < deadline:
@@ -93,15 +93,15 @@ def _until_closed(here: Scene) -> list[str]:
     return found
 
 
-def _connections(here: Scene) -> list[str]:
-    hub = psutil.Process(here.yard.processes["hub"].pid)
+def _connections(here: FleetUnderLoad) -> list[str]:
+    hub = psutil.Process(here.fleet.processes["hub"].pid)
     return [f"{one.raddr} {one.status}" for one in hub.net_connections("tcp") if one.raddr[:1] == (here.wire.far,)]
 
 
-def _back(here: Scene) -> None:
+def _back(here: FleetUnderLoad) -> None:
     """The worker is there again, as the hub sees it."""
-    until(lambda: usable(here.yard.worker(FAR[0])), f"{FAR[0]} is back: {here.yard.log_of(FAR[0])}", BACK_S)
+    until(lambda: usable(here.fleet.worker(FAR[0])), f"{FAR[0]} is back: {here.fleet.log_of(FAR[0])}", BACK_S)
 
 
-def _dropped(here: Scene) -> int:
+def _dropped(here: FleetUnderLoad) -> int:
     return sum(way["dropped"] for way in here.wire.counts().values())

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.e2e.paddock import until, usable
+from tests.process_fleet import until, usable
 
 from chaos import program
 from chaos.judge import Allowed
 from chaos.load import Terms
-from chaos.trial import Ground, Scene, Trial, scene
+from chaos.trial import FleetUnderLoad, Ground, Trial, fleet_under_load
 
 WORKERS = ("ash", "birch")
 DISK_MIB = 1024
@@ -49,16 +49,18 @@ def hub(ground: Ground, trial: Trial) -> None:
     draw = ground.draw()
     with (
         small_disk(ground.folder / "disk") as disk,
-        scene(ground, trial, WORKERS, times=program.IMPATIENT, terms=MANY, disks=_apart(ground, disk)) as here,
+        fleet_under_load(
+            ground, trial, WORKERS, times=program.IMPATIENT, terms=MANY, disks=_apart(ground, disk)
+        ) as here,
     ):
         stopped, answers = 0, 0
         for number in range(ground.times(ROUNDS) * 2):
-            stopped += here.yard.attend(draw.uniform(1.0, 3.0))
+            stopped += here.fleet.attend(draw.uniform(1.0, 3.0))
             left_mib = LEFT_MIB if number % 2 == 0 else 0
             refused = sum(here.load.refused.values())
             with _filled(disk, left_mib):
                 trial.count(f"the hub's disk full{' but for its reserve' if left_mib else ''}")
-                stopped += here.yard.attend(draw.uniform(*FULL_S))
+                stopped += here.fleet.attend(draw.uniform(*FULL_S))
                 answers += sum(here.load.refused.values()) - refused
             stopped += _until_back(here)
         trial.figures |= {"submits not taken while it was full": answers, "times the hub stopped for it": stopped}
@@ -70,16 +72,16 @@ def worker(ground: Ground, trial: Trial) -> None:
     draw = ground.draw()
     with (
         small_disk(ground.folder / "disk") as disk,
-        scene(
+        fleet_under_load(
             ground, trial, WORKERS, times=program.IMPATIENT, terms=MANY, disks={"ash": disk}, allowed=_MAY_FAIL
         ) as here,
     ):
         stopped = 0
         for _ in range(ground.times(ROUNDS)):
-            stopped += here.yard.attend(draw.uniform(1.0, 3.0))
+            stopped += here.fleet.attend(draw.uniform(1.0, 3.0))
             with _filled(disk, 0):
                 trial.count("a worker's disk full")
-                stopped += here.yard.attend(draw.uniform(*FULL_S))
+                stopped += here.fleet.attend(draw.uniform(*FULL_S))
             stopped += _until_back(here)
         after = _fails_after(here)
         trial.figures["times the worker stopped for it"] = stopped
@@ -115,23 +117,23 @@ def _free(disk: Path) -> int:
     return found.f_bavail * found.f_frsize
 
 
-def _until_back(here: Scene) -> int:
+def _until_back(here: FleetUnderLoad) -> int:
     """Both workers at a hub that answers; how often somebody had to be started for it."""
     started = 0
 
     def back() -> bool:
         nonlocal started
-        started += here.yard.attend(0.5)
+        started += here.fleet.attend(0.5)
         with contextlib.suppress(Exception):
-            return all(usable(here.yard.worker(name)) for name in WORKERS)
+            return all(usable(here.fleet.worker(name)) for name in WORKERS)
         return False
 
-    until(back, f"all are back: {here.yard.log_of('hub')}{here.yard.log_of('ash')}", BACK_S)
+    until(back, f"all are back: {here.fleet.log_of('hub')}{here.fleet.log_of('ash')}", BACK_S)
     return started
 
 
-def _fails_after(here: Scene) -> list[str]:
+def _fails_after(here: FleetUnderLoad) -> list[str]:
     sent = here.load.submit("short", labels=["stall == ash"])
     assert sent is not None
-    ended = here.yard.fleet.wait(sent.id, timeout=BACK_S)
+    ended = here.fleet.client.wait(sent.id, timeout=BACK_S)
     return [] if ended["state"] == "succeeded" else [f"{sent.id} on ash: {ended['state']}, {ended['reason']}"]

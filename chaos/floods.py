@@ -12,12 +12,12 @@ from typing import Any
 
 import uvloop
 from benchmarks.model_workers import Crowd, masked
-from tests.e2e.paddock import until, usable
+from tests.process_fleet import until, usable
 
 from benchmarks import crowd, logs
 from chaos import program
 from chaos.load import Terms
-from chaos.trial import Ground, Scene, Trial, scene
+from chaos.trial import FleetUnderLoad, Ground, Trial, fleet_under_load
 
 WORKERS = ("ash", "birch")
 FLOOD_MB_PER_S = 100.0
@@ -51,8 +51,8 @@ def deaf(ground: Ground, trial: Trial) -> None:
     """Workers that register, take work and read nothing of it, beside two that do: they are cut off, the hub's memory
     is bounded, and others get the work."""
     terms = Terms(weights={"short": 5.0, "array": 1.0, "call": 2.0, "leaves": 1.0}, per_s=6.0, most_live=30)
-    with scene(ground, trial, WORKERS, times=program.IMPATIENT, terms=terms) as here:
-        before = here.yard.peak_rss_mib
+    with fleet_under_load(ground, trial, WORKERS, times=program.IMPATIENT, terms=terms) as here:
+        before = here.fleet.peak_rss_mib
         sockets = [_deaf_worker(here, f"deaf-{number}") for number in range(DEAF)]
         trial.count("worker that reads nothing", DEAF)
         until(lambda: sum(map(usable, _deaf(here))) == DEAF, "they are taken for workers", CUT_OFF_S)
@@ -62,7 +62,7 @@ def deaf(ground: Ground, trial: Trial) -> None:
         _until_all_cut(here)
         for one in sockets:
             one.close()
-        grown = here.yard.peak_rss_mib - before
+        grown = here.fleet.peak_rss_mib - before
         trial.figures["the hub's memory grew by, MiB"] = round(grown)
         met = sum(_met_the_deaf(here, one.id) for one in large if one)
         trial.count("large assignment to one of them", met)
@@ -71,10 +71,10 @@ def deaf(ground: Ground, trial: Trial) -> None:
     trial.promise(f"the hub's memory grows by no more than {GROWS_MIB} MiB", DEAF, small)
 
 
-def _deaf_worker(here: Scene, name: str) -> socket.socket:
+def _deaf_worker(here: FleetUnderLoad, name: str) -> socket.socket:
     """Whatever it is sent stays in a buffer as small as there is."""
-    host, port = here.yard.url.removeprefix("http://").rsplit(":", 1)
-    token = (here.yard.state / "join.token").read_text().strip()
+    host, port = here.fleet.url.removeprefix("http://").rsplit(":", 1)
+    token = (here.fleet.state / "join.token").read_text().strip()
     made = socket.socket()
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     made.connect((host, int(port)))
@@ -91,15 +91,15 @@ def _deaf_worker(here: Scene, name: str) -> socket.socket:
     return made
 
 
-def _met_the_deaf(here: Scene, job_id: str) -> bool:
-    return any(one["worker"].startswith("deaf") for one in here.yard.hub.job(job_id)["attempts"])
+def _met_the_deaf(here: FleetUnderLoad, job_id: str) -> bool:
+    return any(one["worker"].startswith("deaf") for one in here.fleet.hub.job(job_id)["attempts"])
 
 
-def _deaf(here: Scene) -> list[dict[str, Any]]:
-    return [one for one in here.yard.hub.workers() if one["id"].startswith("deaf")]
+def _deaf(here: FleetUnderLoad) -> list[dict[str, Any]]:
+    return [one for one in here.fleet.hub.workers() if one["id"].startswith("deaf")]
 
 
-def _until_all_cut(here: Scene) -> None:
+def _until_all_cut(here: FleetUnderLoad) -> None:
     until(
         lambda: all(one["status"] == "offline" for one in _deaf(here)), "all that read nothing are cut off", CUT_OFF_S
     )

@@ -12,8 +12,8 @@ import msgspec
 from benchmarks.crowd import quantile
 
 from chaos.diary import Diary, log_of, value_of
+from chaos.fleet import ChaosFleet
 from chaos.load import Load, Sent
-from chaos.yard import Yard
 from ostler.client.artifacts import extract
 from ostler.client.job import Job
 from ostler.core.check import check
@@ -58,8 +58,8 @@ class Allowed(msgspec.Struct):
 
 
 class Judge:
-    def __init__(self, yard: Yard, load: Load, diary: Diary, allowed: Allowed | None = None) -> None:
-        self._yard = yard
+    def __init__(self, fleet: ChaosFleet, load: Load, diary: Diary, allowed: Allowed | None = None) -> None:
+        self._fleet = fleet
         self._load = load
         self._diary = diary
         self._allowed = allowed or Allowed()
@@ -69,11 +69,11 @@ class Judge:
 
     def look(self, *workers: str) -> list[Promise]:
         """While the hub and these workers run and nothing is left to do; then they are stopped, as by a person."""
-        sent, lag = list(self._load.acknowledged.values()), self._yard.lag()
+        sent, lag = list(self._load.acknowledged.values()), self._fleet.lag()
         with ThreadPoolExecutor(ASKING) as pool:
             sent = self._nothing_is_lost(sent)
             self._promise("every job has one outcome, told once", sent, pool.map(self._outcome, sent))
-            for document in pool.map(self._yard.hub.job, [task for one in sent for task in one.tasks()]):
+            for document in pool.map(self._fleet.hub.job, [task for one in sent for task in one.tasks()]):
                 self._tasks[document["id"]] = document
             ended_well = [one for one in sent if self._ended_well(one)]
             self._promise(
@@ -96,8 +96,8 @@ class Judge:
 
     def _nothing_is_lost(self, sent: list[Sent]) -> list[Sent]:
         """Those that are there."""
-        there = Counter(job["id"] for job in self._yard.hub.all_jobs())
-        names = Counter(job["name"] for job in self._yard.hub.all_jobs())
+        there = Counter(job["id"] for job in self._fleet.hub.all_jobs())
+        names = Counter(job["name"] for job in self._fleet.hub.all_jobs())
         lost = [f"{one.id} ({one.name}) was acknowledged and is gone" for one in sent if not there[one.id]]
         known = {one.name for one in sent} | self._load.unanswered
         twice = [f"{name} is there {count} times" for name, count in names.items() if count > 1]
@@ -106,8 +106,8 @@ class Judge:
         return [one for one in sent if there[one.id]]
 
     def _outcome(self, one: Sent) -> str:
-        job = self._yard.hub.job(one.id)
-        told = self._yard.ends_told(one.id)
+        job = self._fleet.hub.job(one.id)
+        told = self._fleet.ends_told(one.id)
         if job["state"] not in TERMINAL:
             return f"{one.id} ({one.name}) has not ended: {job['state']}, {job['reason']}"
         if job["state"] != "succeeded" and not self._allowed.failures:
@@ -123,7 +123,7 @@ class Judge:
         for task in one.tasks():
             attempt = self._tasks[task]["attempt"]
             try:
-                log = b"".join(self._yard.hub.logs(task)).decode()
+                log = b"".join(self._fleet.hub.logs(task)).decode()
                 if log != log_of(task, attempt) and not self._allowed.unprinted:
                     return f"{task}: its log is {log[-200:]!r}"
                 if one.kind == "leaves" and (left := self._artifact(task)) != f"left by {attempt}\n":
@@ -131,14 +131,14 @@ class Judge:
             except (OstlerError, OSError) as error:
                 return f"{task}: {error}"
         if one.kind == "call":
-            value = Job(self._yard.hub, one.id).result(timeout=10)
+            value = Job(self._fleet.hub, one.id).result(timeout=10)
             if value != value_of(one.id, self._tasks[one.id]["attempt"]):
                 return f"{one.id}: its value is {value!r}"
         return ""
 
     def _artifact(self, task: str) -> str:
         with tempfile.TemporaryDirectory(prefix="chaos-artifact-") as folder:
-            extract(self._yard.hub, self._yard.hub.artifact(self._tasks[task]["artifact_id"]), Path(folder) / "it")
+            extract(self._fleet.hub, self._fleet.hub.artifact(self._tasks[task]["artifact_id"]), Path(folder) / "it")
             return (Path(folder) / "it" / "left").read_text()
 
     def _ran_as_recorded(self) -> None:
@@ -187,22 +187,22 @@ class Judge:
 
     def _hub_is_well(self, before: dict[float, int]) -> None:
         """All that was asked of it since `before` was asked without a fault."""
-        rss = self._yard.peak_rss_mib
+        rss = self._fleet.peak_rss_mib
         small = [] if rss <= MAX_RSS_MIB else [f"{rss:.0f} MiB at its peak"]
         self.promise(f"the hub stays within {MAX_RSS_MIB:.0f} MiB", 1, small)
-        late_s = quantile(before, self._yard.lag(), 0.99)
+        late_s = quantile(before, self._fleet.lag(), 0.99)
         late = [] if late_s <= MAX_LAG_S else [f"its loop was late by up to {late_s:g} s, p99"]
         self.promise("the hub's loop is not held up once the fault is over", 1, late)
 
     def _all_is_given_back(self, workers: tuple[str, ...]) -> None:
-        found = [self._yard.worker(name) for name in workers]
+        found = [self._fleet.worker(name) for name in workers]
         taken = [f"{worker['id']} holds {worker['tasks']}" for worker in found if worker["tasks"]]
         self.promise("all room is free again", len(workers), taken)
-        codes = self._yard.stop(*workers)
+        codes = self._fleet.stop(*workers)
         self.promise("workers leave when they are told to", len(codes), [f"exit codes {codes}"] if any(codes) else [])
-        self._yard.terminate("hub")
-        self.promise("no process is left over", 1, _until_empty(self._yard.left_over))
-        self.promise("the ledger can be read, and every invariant holds in it", 1, _unsound(self._yard.state))
+        self._fleet.terminate("hub")
+        self.promise("no process is left over", 1, _until_empty(self._fleet.left_over))
+        self.promise("the ledger can be read, and every invariant holds in it", 1, _unsound(self._fleet.state))
 
 
 def _until_empty(look: Callable[[], list[str]], patience_s: float = 15.0) -> list[str]:

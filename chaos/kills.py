@@ -5,10 +5,10 @@ import signal
 import time
 
 from chaos import program
+from chaos.fleet import nap
 from chaos.judge import Allowed
 from chaos.load import Terms
-from chaos.trial import Ground, Scene, Trial, scene
-from chaos.yard import nap
+from chaos.trial import FleetUnderLoad, Ground, Trial, fleet_under_load
 
 WORKERS = ("ash", "birch", "cedar")
 KILLS = 40
@@ -18,14 +18,14 @@ TELL_EVERY = 50
 
 
 def hub_and_workers(ground: Ground, trial: Trial) -> None:
-    """Both in one yard: some fall together, some into each other's recovery. Nothing is lost, nothing runs again."""
+    """Both in one fleet: some fall together, some into each other's recovery. Nothing is lost, nothing runs again."""
     kills = ground.kills or ground.times(KILLS)
     draw = ground.draw()
     victims = ["hub"] * kills + [draw.choice(WORKERS) for _ in range(kills)]
     draw.shuffle(victims)
     most_s = 15.0 * min(1.0, ground.scale)
     terms = Terms(per_s=20.0, most_live=40, long_s=(most_s / 4, most_s))
-    with scene(ground, trial, WORKERS, times=program.IMPATIENT, terms=terms) as here:
+    with fleet_under_load(ground, trial, WORKERS, times=program.IMPATIENT, terms=terms) as here:
         begun = time.monotonic()
         for number, victim in enumerate(victims, 1):
             nap(draw.uniform(*WORKS_S))
@@ -37,11 +37,11 @@ def hub_and_workers(ground: Ground, trial: Trial) -> None:
                 ground.tell(f"{number} of {len(victims)} kills, {len(here.load.acknowledged):,} jobs, {left}")
 
 
-def _kill(here: Scene, victim: str, draw: random.Random) -> None:
-    here.yard.kill(victim)
+def _kill(here: FleetUnderLoad, victim: str, draw: random.Random) -> None:
+    here.fleet.kill(victim)
     if draw.random() < 0.2:
         nap(draw.uniform(0, 1.0))  # tasks end meanwhile, and nobody hears of it
-    here.yard.start_again(victim)
+    here.fleet.start_again(victim)
 
 
 def supervisors(ground: Ground, trial: Trial) -> None:
@@ -49,17 +49,17 @@ def supervisors(ground: Ground, trial: Trial) -> None:
     draw = ground.draw()
     terms = Terms(per_s=5.0, most_live=30)
     allowed = Allowed(dies=True)
-    with scene(ground, trial, WORKERS, times=program.IMPATIENT, terms=terms, allowed=allowed) as here:
+    with fleet_under_load(ground, trial, WORKERS, times=program.IMPATIENT, terms=terms, allowed=allowed) as here:
         for _ in range(ground.times(10)):
             nap(draw.uniform(0.5, 2.0))
             victim, together = draw.choice(WORKERS), draw.random() < 0.5
-            for supervisor in here.yard.supervisors(victim):
+            for supervisor in here.fleet.supervisors(victim):
                 supervisor.send_signal(signal.SIGKILL)
                 trial.count("kill -9 of a supervisor")
             if together:
-                here.yard.kill(victim)
+                here.fleet.kill(victim)
                 trial.count("kill -9 of its worker with it")
-                here.yard.start_again(victim)
+                here.fleet.start_again(victim)
             else:
-                here.yard.attend(1.0)
-        here.yard.attend(5.0)
+                here.fleet.attend(1.0)
+        here.fleet.attend(5.0)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from chaos.diary import PROGRAM, Diary, call
-from chaos.yard import LIVE, Yard
+from chaos.fleet import LIVE, ChaosFleet
 from ostler.client.errors import BadInput
 from ostler.client.functions import call_payload, spec_of
 from ostler.domain.errors import OstlerError
@@ -47,14 +47,14 @@ class Terms:
 
 
 class Load:
-    def __init__(self, yard: Yard, diary: Diary, seed: int, terms: Terms | None = None) -> None:
+    def __init__(self, fleet: ChaosFleet, diary: Diary, seed: int, terms: Terms | None = None) -> None:
         self.acknowledged: dict[str, Sent] = {}
         self.unanswered: set[str] = set()
         """Names of submits that were given up without an answer: they may be there or not."""
         self.refused: Counter[str] = Counter()
         self.longest_gap_s = 0.0
         self.failed: BaseException | None = None
-        self._yard = yard
+        self._fleet = fleet
         self._diary = diary
         self._terms = terms or Terms()
         self._draw = random.Random(seed)
@@ -90,7 +90,7 @@ class Load:
         begun = time.monotonic()
         while not self._stop.is_set():
             try:
-                said = self._yard.hub.submit(spec, key=f"chaos-{name}")
+                said = self._fleet.hub.submit(spec, key=f"chaos-{name}")
             except BadInput:
                 raise
             except (OstlerError, OSError) as error:
@@ -118,7 +118,7 @@ class Load:
         """A steady load is one that is done as fast as it comes."""
         while not self._stop.wait(AGAIN_S):
             try:
-                jobs = self._yard.hub.status()["jobs"]
+                jobs = self._fleet.hub.status()["jobs"]
             except (OstlerError, OSError):
                 continue
             if sum(jobs[state] for state in LIVE) < self._terms.most_live:
@@ -133,6 +133,6 @@ class Load:
 
     def _call(self, seconds: float) -> dict[str, Any]:
         payload = call_payload(call, (str(self._diary.folder), seconds), {})
-        spec = spec_of(payload, {"min_cpu_cores": 0.5, "max_attempts": 50}, self._yard.hub.put_blob)
+        spec = spec_of(payload, {"min_cpu_cores": 0.5, "max_attempts": 50}, self._fleet.hub.put_blob)
         plain: dict[str, Any] = msgspec.to_builtins(spec)
         return plain

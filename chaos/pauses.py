@@ -4,12 +4,12 @@ import signal
 from collections.abc import Iterator
 
 import psutil
-from tests.e2e.paddock import processes_with
+from tests.process_fleet import processes_with
 
+from chaos.fleet import nap
 from chaos.judge import Allowed
 from chaos.load import Terms
-from chaos.trial import Ground, Scene, Trial, scene
-from chaos.yard import nap
+from chaos.trial import FleetUnderLoad, Ground, Trial, fleet_under_load
 
 WORKERS = ("ash", "birch")
 ROUNDS = 5
@@ -26,31 +26,31 @@ STRADDLING = Terms(
 def hub(ground: Ground, trial: Trial) -> None:
     """The hub stands still, for less and for longer than it would give a worker. It reads what waits for it before it
     declares anybody lost: nothing is run again but what its own machine had to stop."""
-    with scene(ground, trial, WORKERS, terms=STRADDLING, allowed=Allowed(stopped_alone=True)) as here:
+    with fleet_under_load(ground, trial, WORKERS, terms=STRADDLING, allowed=Allowed(stopped_alone=True)) as here:
         for seconds in _lengths(ground, 0.5, 8.0):
-            here.yard.signal("hub", signal.SIGSTOP)
+            here.fleet.signal("hub", signal.SIGSTOP)
             trial.count("SIGSTOP of the hub")
             nap(seconds)
-            here.yard.signal("hub", signal.SIGCONT)
+            here.fleet.signal("hub", signal.SIGCONT)
 
 
 def worker(ground: Ground, trial: Trial) -> None:
     """A worker stands still while its tasks go on: given up after a while, and its tasks run elsewhere; whatever must
     not run twice at once is stopped by its supervisor first."""
-    with scene(ground, trial, WORKERS, terms=STRADDLING, allowed=Allowed(runs_again=True)) as here:
+    with fleet_under_load(ground, trial, WORKERS, terms=STRADDLING, allowed=Allowed(runs_again=True)) as here:
         for number, seconds in enumerate(_lengths(ground, 1.0, 14.0)):
             name = WORKERS[number % len(WORKERS)]
-            here.yard.signal(name, signal.SIGSTOP)
+            here.fleet.signal(name, signal.SIGSTOP)
             trial.count("SIGSTOP of a worker")
             nap(seconds)
-            here.yard.signal(name, signal.SIGCONT)
+            here.fleet.signal(name, signal.SIGCONT)
 
 
 def supervisor(ground: Ground, trial: Trial) -> None:
     """A supervisor stands still: its tasks go on, nothing begins or ends there, and nothing is lost or run again."""
-    with scene(ground, trial, WORKERS, terms=STRADDLING) as here:
+    with fleet_under_load(ground, trial, WORKERS, terms=STRADDLING) as here:
         for number, seconds in enumerate(_lengths(ground, 0.5, 5.0)):
-            for process in here.yard.supervisors(WORKERS[number % len(WORKERS)]):
+            for process in here.fleet.supervisors(WORKERS[number % len(WORKERS)]):
                 process.suspend()
                 trial.count("SIGSTOP of a supervisor")
                 nap(seconds)
@@ -60,7 +60,7 @@ def supervisor(ground: Ground, trial: Trial) -> None:
 def machine(ground: Ground, trial: Trial) -> None:
     """A whole machine sleeps: worker, supervisor and tasks. What it held may be run elsewhere; when it wakes, nothing
     of what was given to another counts."""
-    with scene(ground, trial, WORKERS, terms=STRADDLING, allowed=Allowed(runs_again=True)) as here:
+    with fleet_under_load(ground, trial, WORKERS, terms=STRADDLING, allowed=Allowed(runs_again=True)) as here:
         for number, seconds in enumerate(_lengths(ground, 1.0, 5.5)):
             asleep = _tree(here, WORKERS[number % len(WORKERS)])
             for process in asleep:
@@ -82,10 +82,10 @@ def _lengths(ground: Ground, shortest: float, longest: float) -> Iterator[float]
         yield seconds
 
 
-def _tree(here: Scene, worker: str) -> list[psutil.Process]:
+def _tree(here: FleetUnderLoad, worker: str) -> list[psutil.Process]:
     """The worker first, so that nobody is told of the others."""
-    own = psutil.Process(here.yard.processes[worker].pid)
-    others = processes_with(str(here.yard.state / "workers" / worker))
+    own = psutil.Process(here.fleet.processes[worker].pid)
+    others = processes_with(str(here.fleet.state / "workers" / worker))
     return [own, *(process for process in others if process.pid != own.pid)]
 
 

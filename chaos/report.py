@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apsw
 import msgspec
-from benchmarks.yard import machine
+from benchmarks.process_fleet import machine
 
 from chaos.judge import SHOWN
 from chaos.trial import Trial

@@ -1,4 +1,4 @@
-"""One fault tried on one yard under load: what was done, how often, and which promises held."""
+"""One fault tried on one fleet under load: what was done, how often, and which promises held."""
 
 import random
 from collections import Counter
@@ -10,10 +10,10 @@ import msgspec
 
 from chaos import program
 from chaos.diary import Diary
+from chaos.fleet import ChaosFleet, chaos_fleet
 from chaos.judge import Allowed, Judge, Promise
 from chaos.load import Load, Terms
 from chaos.wire import Wire, wire
-from chaos.yard import Yard, yard
 
 
 class Trial(msgspec.Struct):
@@ -62,23 +62,23 @@ class Ground(msgspec.Struct):
 Fault = Callable[[Ground, Trial], None]
 
 
-class Scene:
-    """A yard under load."""
+class FleetUnderLoad:
+    """A fleet, the load on it, and what its tasks wrote."""
 
-    def __init__(self, yard: Yard, load: Load, diary: Diary, cable: Wire | None) -> None:
-        self.yard = yard
+    def __init__(self, fleet: ChaosFleet, load: Load, diary: Diary, cable: Wire | None) -> None:
+        self.fleet = fleet
         self.load = load
         self.diary = diary
         self._wire = cable
 
     @property
     def wire(self) -> Wire:
-        assert self._wire is not None, "this scene has no wire"
+        assert self._wire is not None, "this fleet has no wire"
         return self._wire
 
 
 @contextmanager
-def scene(
+def fleet_under_load(
     ground: Ground,
     trial: Trial,
     near: tuple[str, ...],
@@ -88,14 +88,14 @@ def scene(
     terms: Terms | None = None,
     allowed: Allowed | None = None,
     disks: dict[str, Path] | None = None,
-) -> Iterator[Scene]:
+) -> Iterator[FleetUnderLoad]:
     """Everything runs; whatever was done meanwhile is judged at the end."""
     with ExitStack() as stack:
         cable = stack.enter_context(wire(ground.seed)) if far else None
-        made = stack.enter_context(yard(ground.folder, near, far, times, cable, disks=disks))
+        made = stack.enter_context(chaos_fleet(ground.folder, near, far, times, cable, disks=disks))
         diary = Diary(ground.folder / "diary")
         load = Load(made, diary, ground.seed, terms).start()
-        yield Scene(made, load, diary, cable)
+        yield FleetUnderLoad(made, load, diary, cable)
         load.stop()
         ground.tell(f"{len(load.acknowledged):,} jobs acknowledged; waiting for the last to end")
         trial.figures["the last ended after, s"] = round(made.settle(ground.tell), 1)
@@ -107,7 +107,7 @@ def scene(
         _figures(trial, made, load)
 
 
-def _figures(trial: Trial, made: Yard, load: Load) -> None:
+def _figures(trial: Trial, made: ChaosFleet, load: Load) -> None:
     kinds = Counter(sent.kind for sent in load.acknowledged.values())
     trial.figures |= {
         "jobs acknowledged": len(load.acknowledged),

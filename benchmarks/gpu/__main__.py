@@ -1,4 +1,4 @@
-"""`run.sh` calls this: every scene over one hub and one worker, and a report of what was seen."""
+"""`run.sh` calls this: every case over one hub and one worker, and a report of what was seen."""
 
 import argparse
 import datetime
@@ -10,9 +10,9 @@ import traceback
 from pathlib import Path
 
 import pynvml
-from benchmarks.gpu.scenes import SCENES
-from benchmarks.gpu.yard import Broken, Document, Yard, yard
-from benchmarks.yard import machine
+from benchmarks.gpu.cases import CASES
+from benchmarks.gpu.fleet import Broken, Document, GpuFleet, gpu_fleet
+from benchmarks.process_fleet import machine
 
 LINES = 60
 
@@ -22,11 +22,11 @@ def main() -> int:
     parser.add_argument(
         "--report", type=Path, default=Path(__file__).parent, help="the folder of report.json and report.md"
     )
-    parser.add_argument("--only", nargs="*", default=list(SCENES), choices=list(SCENES))
+    parser.add_argument("--only", nargs="*", default=list(CASES), choices=list(CASES))
     options = parser.parse_args()
     pynvml.nvmlInit()
     # A socket's path is short: not below a long folder.
-    with tempfile.TemporaryDirectory(prefix="ostler-gpu-") as folder, yard(Path(folder)) as place:
+    with tempfile.TemporaryDirectory(prefix="ostler-gpu-") as folder, gpu_fleet(Path(folder)) as place:
         seen = {name: _tried(name, place) for name in options.only}
         for log in ("hub.out", "worker.out") if any("broken" in one for one in seen.values()) else ():
             print(f"--- {log}", *(Path(folder) / log).read_text().splitlines()[-LINES:], sep="\n")
@@ -42,10 +42,10 @@ def main() -> int:
     return int(any("broken" in one for one in seen.values()))
 
 
-def _tried(name: str, place: Yard) -> Document:
+def _tried(name: str, place: GpuFleet) -> Document:
     begun = time.monotonic()
     try:
-        seen: Document = SCENES[name](place)
+        seen: Document = CASES[name](place)
     except Broken as error:
         seen = {"broken": str(error)}
     except Exception:
@@ -73,7 +73,7 @@ def _page(report: Document) -> str:
     text += f"{report['date']}: {report['device']}, driver {report['driver']}, PyTorch {report['torch']}, "
     text += f"Python {report['python']}; {report['machine']}.\n"
     for name, seen in report["seen"].items():
-        text += f"\n## {name.capitalize()}: {'BROKEN' if 'broken' in seen else 'held'}\n{SCENES[name].__doc__}\n\n"
+        text += f"\n## {name.capitalize()}: {'BROKEN' if 'broken' in seen else 'held'}\n{CASES[name].__doc__}\n\n"
         text += "".join(f"- {key.replace('_', ' ')}: {_shown(value)}\n" for key, value in seen.items())
     return text
 

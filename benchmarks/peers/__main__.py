@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.peers.environments import ROOT, NotInstalled, interpreter
 from benchmarks.peers.runs import BARE, COMPILED, OSTLER, PEERS, Found, System, run
 from benchmarks.peers.table import page
-from benchmarks.yard import KEPT_IN
+from benchmarks.process_fleet import KEPT_IN
 
 PAGE = Path(__file__).resolve().parent.parent / "peers.md"
 

@@ -4,7 +4,7 @@ from importlib.metadata import version
 
 from benchmarks.commits import two_commits_ms
 from benchmarks.peers.measure import Peer, measure, tell
-from benchmarks.yard import (
+from benchmarks.process_fleet import (
     array_submits,
     bare_spawns,
     batched_submits,

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterable
 
 from benchmarks.peers.runs import COMPILED, OSTLER, Found, Series
-from benchmarks.yard import machine
+from benchmarks.process_fleet import machine
 
 UNPLACED = "actors"
 """Calls that go to a process which the caller names: nobody decides where they run, one after the other."""

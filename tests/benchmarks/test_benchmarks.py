@@ -8,7 +8,7 @@ from benchmarks.peers import runs
 from benchmarks.peers.runs import BARE, OSTLER, Found, System, run
 from benchmarks.peers.table import page
 from benchmarks.plot import Line, draw
-from tests.e2e.paddock import until
+from tests.process_fleet import until
 
 from benchmarks import bench
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-from tests.e2e.paddock import until
 from tests.ports import free_ports
+from tests.process_fleet import until
 
 NODES = ("127.0.0.2", "127.0.0.3")
 CORES = 4

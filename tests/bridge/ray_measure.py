@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 from tests.bridge.ray_cluster import CORES, NODES, ray_cluster
-from tests.e2e.paddock import Paddock
+from tests.process_fleet import ProcessFleet
 
 LIMIT_S, LOOK_S = 1800.0, 0.2
 AS_JOBS = {"ostler.fresh": "yes"}
@@ -58,11 +58,11 @@ class Spent:
         return self.look()
 
 
-def measure(yard: Paddock, what: str, count: int, **options: Any) -> tuple[float, float]:
+def measure(fleet: ProcessFleet, what: str, count: int, **options: Any) -> tuple[float, float]:
     """Seconds, and processor seconds, for each call."""
     spent = Spent()
     began, before = time.monotonic(), spent.look()
-    assert list(yard.fleet.map(nothing, range(count), timeout=LIMIT_S, **options)) == list(range(count))
+    assert list(fleet.client.map(nothing, range(count), timeout=LIMIT_S, **options)) == list(range(count))
     took_s = time.monotonic() - began
     used_s = spent.close() - before
     print(f"{count} calls as {what}: {took_s:.1f} s, and {used_s / count:.2f} s of a core for each", flush=True)
@@ -71,18 +71,18 @@ def measure(yard: Paddock, what: str, count: int, **options: Any) -> tuple[float
 
 def main(python: str, calls: int = 200, jobs: int = 200) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        yard = Paddock(Path(folder) / "yard")
-        yard.folder.mkdir()
+        fleet = ProcessFleet(Path(folder) / "fleet")
+        fleet.folder.mkdir()
         with ray_cluster(Path(python).absolute(), Path(folder)) as head:
             try:
-                yard.start_hub()
-                yard._start("bridge", ("bridge", "ray", "--address", head, "--hub", yard.url, "--drain-seconds", "0"))
-                yard.await_workers(*(f"ray-{node}" for node in NODES))
-                list(yard.fleet.map(nothing, range(4 * CORES)))  # Ray starts its own processes
-                quick = measure(yard, "tasks", calls)
-                slow = measure(yard, "jobs", jobs, metadata=AS_JOBS)
+                fleet.start_hub()
+                fleet._start("bridge", ("bridge", "ray", "--address", head, "--hub", fleet.url, "--drain-seconds", "0"))
+                fleet.await_workers(*(f"ray-{node}" for node in NODES))
+                list(fleet.client.map(nothing, range(4 * CORES)))  # Ray starts its own processes
+                quick = measure(fleet, "tasks", calls)
+                slow = measure(fleet, "jobs", jobs, metadata=AS_JOBS)
             finally:
-                yard.close()
+                fleet.close()
     print(
         f"as tasks they take 1/{slow[0] / quick[0]:.0f} of the time, 1/{slow[1] / quick[1]:.0f} of the processor time"
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.bridge.shell_batch import ShellBatch
-from tests.e2e.paddock import until
+from tests.process_fleet import until
 from tests.runtime.tasks import is_alive
 
 from ostler.bridge import cluster as cluster_module

@@ -1,6 +1,6 @@
 """A task that its worker has given to somebody else's queue: the hub keeps it there, and nothing of it is spent."""
 
-from tests.core.yard import HEARTBEAT_S, Yard
+from tests.core.core_fleet import HEARTBEAT_S, CoreFleet
 from tests.worker.test_core import do, ended, order, sent, worker
 
 from ostler.domain.worker import ActiveTask, Capabilities
@@ -26,86 +26,86 @@ from ostler.worker.state import State
 QUEUE = "its turn in Slurm"
 
 
-def in_line(yard: Yard, waits_for: str = QUEUE) -> list[ActiveTask]:
-    return [ActiveTask(task_id="job", attempt=yard.attempt("job"), state="waiting", waits_for=waits_for)]
+def in_line(core: CoreFleet, waits_for: str = QUEUE) -> list[ActiveTask]:
+    return [ActiveTask(task_id="job", attempt=core.attempt("job"), state="waiting", waits_for=waits_for)]
 
 
-def placed() -> Yard:
-    yard = Yard()
-    yard.worker("node")
-    yard.submit("job", max_runtime_hours=0.1)
-    return yard
+def placed() -> CoreFleet:
+    core = CoreFleet()
+    core.worker("node")
+    core.submit("job", max_runtime_hours=0.1)
+    return core
 
 
-def wait_in_line(yard: Yard, seconds: float, waits_for: str = QUEUE) -> None:
+def wait_in_line(core: CoreFleet, seconds: float, waits_for: str = QUEUE) -> None:
     for _ in range(int(seconds // HEARTBEAT_S)):
-        yard.wait(HEARTBEAT_S, silent=True)
-        yard.beat("node", in_line(yard, waits_for))
+        core.wait(HEARTBEAT_S, silent=True)
+        core.beat("node", in_line(core, waits_for))
 
 
 def test_it_stays_where_it_is_for_as_long_as_its_worker_says_so_and_spends_no_time() -> None:
-    yard = placed()
-    attempt = yard.attempt("job")
-    wait_in_line(yard, 3600, "its turn in Slurm (job 7: Priority)")
-    assert (yard.state("job"), yard.attempt("job")) == ("assigned", attempt)
-    assert yard.job("job").reason == "waits for its turn in Slurm (job 7: Priority)"
-    assert "has not begun: it waits for its turn in Slurm (job 7: Priority)" in yard.why("job").summary
-    yard.accept("job")
-    assert (yard.state("job"), yard.job("job").reason) == ("running", "")
-    yard.wait(300)
-    assert yard.cancelled() == [], "its budget of six minutes counts from when it began"
+    core = placed()
+    attempt = core.attempt("job")
+    wait_in_line(core, 3600, "its turn in Slurm (job 7: Priority)")
+    assert (core.state("job"), core.attempt("job")) == ("assigned", attempt)
+    assert core.job("job").reason == "waits for its turn in Slurm (job 7: Priority)"
+    assert "has not begun: it waits for its turn in Slurm (job 7: Priority)" in core.why("job").summary
+    core.accept("job")
+    assert (core.state("job"), core.job("job").reason) == ("running", "")
+    core.wait(300)
+    assert core.cancelled() == [], "its budget of six minutes counts from when it began"
 
 
 def test_a_worker_that_says_nothing_of_it_any_more_has_not_accepted_it() -> None:
-    yard = placed()
-    attempt = yard.attempt("job")
-    wait_in_line(yard, 60)
-    assert yard.attempt("job") == attempt
-    yard.wait(31)
-    assert yard.attempt("job") != attempt
-    assert yard.task("job").losses == 0
+    core = placed()
+    attempt = core.attempt("job")
+    wait_in_line(core, 60)
+    assert core.attempt("job") == attempt
+    core.wait(31)
+    assert core.attempt("job") != attempt
+    assert core.task("job").losses == 0
 
 
 def test_it_keeps_its_place_over_a_cut_and_over_a_restart_of_the_hub() -> None:
-    yard = placed()
-    attempt = yard.attempt("job")
-    wait_in_line(yard, 20)
-    holds = in_line(yard)
-    yard.leave("node")
-    assert yard.state("job") == "orphaned"
-    yard.register("node", holds=holds, slots=1)
-    assert (yard.state("job"), yard.attempt("job"), yard.cancelled()) == ("assigned", attempt, [])
-    yard.restart(away=10)
-    yard.register("node", holds=holds, slots=1)
-    assert (yard.state("job"), yard.attempt("job"), yard.cancelled()) == ("assigned", attempt, [])
-    wait_in_line(yard, 300)
-    yard.accept("job")
-    assert (yard.state("job"), yard.task("job").losses) == ("running", 0)
+    core = placed()
+    attempt = core.attempt("job")
+    wait_in_line(core, 20)
+    holds = in_line(core)
+    core.leave("node")
+    assert core.state("job") == "orphaned"
+    core.register("node", holds=holds, slots=1)
+    assert (core.state("job"), core.attempt("job"), core.cancelled()) == ("assigned", attempt, [])
+    core.restart(away=10)
+    core.register("node", holds=holds, slots=1)
+    assert (core.state("job"), core.attempt("job"), core.cancelled()) == ("assigned", attempt, [])
+    wait_in_line(core, 300)
+    core.accept("job")
+    assert (core.state("job"), core.task("job").losses) == ("running", 0)
 
 
 def test_cancelled_in_line_it_is_told_to_end_and_its_room_is_kept_until_it_is_out_of_it() -> None:
-    yard = placed()
-    wait_in_line(yard, 20)
-    attempt = yard.attempt("job")
-    yard.cancel("job")
-    assert yard.cancelled() == [("node", attempt)]
-    assert yard.state("job") == "cancelled"
-    yard.end("job", "cancelled", attempt=attempt, worker="node")
-    assert not yard.fleet.held
+    core = placed()
+    wait_in_line(core, 20)
+    attempt = core.attempt("job")
+    core.cancel("job")
+    assert core.cancelled() == [("node", attempt)]
+    assert core.state("job") == "cancelled"
+    core.end("job", "cancelled", attempt=attempt, worker="node")
+    assert not core.fleet.held
 
 
 def test_its_room_is_kept_for_as_long_as_its_worker_says_that_it_is_still_in_line_though_cancelled() -> None:
-    yard = placed()
-    wait_in_line(yard, 20)
-    attempt, holds = yard.attempt("job"), in_line(yard)
-    yard.cancel("job")
+    core = placed()
+    wait_in_line(core, 20)
+    attempt, holds = core.attempt("job"), in_line(core)
+    core.cancel("job")
     for _ in range(12):
-        yard.wait(HEARTBEAT_S, silent=True)
-        yard.beat("node", holds)
-        assert yard.cancelled() == [("node", attempt)], "it is told again and again"
-    assert attempt in yard.fleet.held
-    yard.wait(31)
-    assert not yard.fleet.held, "and no longer than that"
+        core.wait(HEARTBEAT_S, silent=True)
+        core.beat("node", holds)
+        assert core.cancelled() == [("node", attempt)], "it is told again and again"
+    assert attempt in core.fleet.held
+    core.wait(31)
+    assert not core.fleet.held, "and no longer than that"
 
 
 def queued(**more: object) -> State:

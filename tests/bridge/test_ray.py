@@ -16,7 +16,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.bridge.ray_cluster import CORES, NODES, WAIT_S, ray_cluster
-from tests.e2e.paddock import Diary, Paddock, is_free, processes_with, until
+from tests.diary import Diary
+from tests.process_fleet import ProcessFleet, is_free, processes_with, until
 
 from ostler.bridge import ray
 from ostler.bridge.base import Ask, Refusal, Submission, Unanswered
@@ -139,7 +140,7 @@ def shell(line: str, **more: Any) -> Document:
     return {"command": ["sh", "-c", line], "min_cpu_cores": 1, **more}
 
 
-class Yard(Paddock):
+class RayFleet(ProcessFleet):
     """Its only workers are the nodes of a Ray."""
 
     patience_s = WAIT_S
@@ -153,7 +154,7 @@ class Yard(Paddock):
         return found
 
     def finished(self, *jobs: str) -> list[Document]:
-        return [self.fleet.wait(job, timeout=LONG_S) for job in jobs]
+        return [self.client.wait(job, timeout=LONG_S) for job in jobs]
 
     def said(self, job: str) -> str:
         return b"".join(self.hub.logs(job)).decode()
@@ -211,15 +212,15 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def yard(head: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    yard = Yard(tmp_path_factory.mktemp("yard"))
+def fleet(head: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayFleet]:
+    fleet = RayFleet(tmp_path_factory.mktemp("fleet"))
     try:
-        yard.start_hub()
-        yard.start_bridge(head)
-        yard.await_workers(*WORKERS)
-        yield yard
+        fleet.start_hub()
+        fleet.start_bridge(head)
+        fleet.await_workers(*WORKERS)
+        yield fleet
     finally:
-        yard.close()
+        fleet.close()
 
 
 @pytest.fixture
@@ -228,8 +229,8 @@ def diary(tmp_path: Path) -> Diary:
 
 
 @needs_ray
-def test_the_workers_are_the_nodes_and_offer_what_those_have(yard: Yard) -> None:
-    found = [yard.worker(name) for name in WORKERS]
+def test_the_workers_are_the_nodes_and_offer_what_those_have(fleet: RayFleet) -> None:
+    found = [fleet.worker(name) for name in WORKERS]
     assert [(one["cpu_count"], one["gpu_count"], one["total_slots"]) for one in found] == [
         (CORES, 2, CORES),
         (CORES, 0, CORES),
@@ -238,87 +239,87 @@ def test_the_workers_are_the_nodes_and_offer_what_those_have(yard: Yard) -> None
 
 
 @needs_ray
-def test_fifty_jobs_run_once_each_while_their_bridge_is_killed_and_started_again(yard: Yard, diary: Diary) -> None:
-    jobs = yard.placed(*(diary.spec("all", name=f"fifty-{index}") for index in range(50)))
+def test_fifty_jobs_run_once_each_while_their_bridge_is_killed_and_started_again(fleet: RayFleet, diary: Diary) -> None:
+    jobs = fleet.placed(*(diary.spec("all", name=f"fifty-{index}") for index in range(50)))
     until(lambda: diary.seen("begin"), "the first has begun", WAIT_S)
-    yard.kill("lab")
+    fleet.kill("lab")
     diary.open("all")
-    yard.start_again("lab")
-    assert {job["state"] for job in yard.finished(*jobs)} == {"succeeded"}
+    fleet.start_again("lab")
+    assert {job["state"] for job in fleet.finished(*jobs)} == {"succeeded"}
     assert set(diary.seen("begin").values()) == {1}
     assert set(diary.seen("end")) == set(jobs)
-    assert all(yard.ends_told(job) == {job: ["succeeded"]} for job in jobs)
+    assert all(fleet.ends_told(job) == {job: ["succeeded"]} for job in jobs)
 
 
 @needs_ray
-def test_each_task_of_an_array_knows_its_index_and_a_gang_gets_a_node_for_each_member(yard: Yard) -> None:
-    (array,) = yard.placed(shell("echo $OSTLER_INDEX; exit $((OSTLER_INDEX == 3))", array=6))
-    (gang,) = yard.placed(shell('echo "$RANK of $WORLD_SIZE at $MASTER_ADDR"; sleep 0.5', node_count=2))
-    told, together = yard.finished(array, gang)
+def test_each_task_of_an_array_knows_its_index_and_a_gang_gets_a_node_for_each_member(fleet: RayFleet) -> None:
+    (array,) = fleet.placed(shell("echo $OSTLER_INDEX; exit $((OSTLER_INDEX == 3))", array=6))
+    (gang,) = fleet.placed(shell('echo "$RANK of $WORLD_SIZE at $MASTER_ADDR"; sleep 0.5', node_count=2))
+    told, together = fleet.finished(array, gang)
     assert told["counts"] | {"succeeded": 5, "failed": 1} == told["counts"]
-    assert (yard.hub.job(f"{array}.3")["exit_code"], yard.said(f"{array}.4")) == (1, "4\n")
+    assert (fleet.hub.job(f"{array}.3")["exit_code"], fleet.said(f"{array}.4")) == (1, "4\n")
     members = [f"{gang}.{rank}" for rank in (0, 1)]
     assert together["state"] == "succeeded"
-    assert {yard.hub.job(member)["worker"] for member in members} == set(WORKERS)
-    assert {yard.said(member).partition(" at ")[0] for member in members} == {"0 of 2", "1 of 2"}
-    assert {yard.said(member).partition(" at ")[2].strip() for member in members} <= set(NODES)
+    assert {fleet.hub.job(member)["worker"] for member in members} == set(WORKERS)
+    assert {fleet.said(member).partition(" at ")[0] for member in members} == {"0 of 2", "1 of 2"}
+    assert {fleet.said(member).partition(" at ")[2].strip() for member in members} <= set(NODES)
 
 
 @needs_ray
-def test_failures_gpus_cancels_and_what_a_stranger_ends(yard: Yard, head: str, diary: Diary) -> None:
+def test_failures_gpus_cancels_and_what_a_stranger_ends(fleet: RayFleet, head: str, diary: Diary) -> None:
     stubborn = "trap : TERM; echo begin $OSTLER_TASK_ID x >> $DIARY/lines; while :; do sleep 0.1; done"
-    failed, *ended, stranger = yard.placed(
+    failed, *ended, stranger = fleet.placed(
         shell("echo gpu $CUDA_VISIBLE_DEVICES; exit 3", gpu_count=1),
         diary.spec("never"),
         diary.spec("never", command=["sh", "-c", stubborn]),
         diary.spec("never"),
     )
-    (one,) = yard.finished(failed)
+    (one,) = fleet.finished(failed)
     assert (one["state"], one["exit_code"]) == ("failed", 3)
-    assert yard.said(failed) in ("gpu 0\n", "gpu 1\n")
-    yard.await_begun(diary, *ended, stranger)
-    attempts = {job: yard.hub.job(job)["attempts"][-1]["attempt"] for job in (*ended, stranger)}
+    assert fleet.said(failed) in ("gpu 0\n", "gpu 1\n")
+    fleet.await_begun(diary, *ended, stranger)
+    attempts = {job: fleet.hub.job(job)["attempts"][-1]["attempt"] for job in (*ended, stranger)}
     for job in ended:
-        yard.hub.cancel(job)
-    bridge = (yard.state / "bridges" / "lab" / "id").read_text()
+        fleet.hub.cancel(job)
+    bridge = (fleet.state / "bridges" / "lab" / "id").read_text()
     subprocess.run(["curl", "-s", "-X", "POST", f"{head}/api/jobs/ostler-{bridge}-{attempts[stranger]}/stop"])
-    (other,) = yard.finished(stranger)
+    (other,) = fleet.finished(stranger)
     assert other["state"] == "failed"
-    assert {yard.hub.job(job)["state"] for job in ended} == {"cancelled"}
-    yard.await_quiet()
+    assert {fleet.hub.job(job)["state"] for job in ended} == {"cancelled"}
+    fleet.await_quiet()
     assert not [one for attempt in attempts.values() for one in processes_with(attempt)]
 
 
 @needs_ray
-def test_calls_are_tasks_of_one_ray_job_and_their_values_and_exceptions_come_back(yard: Yard) -> None:
-    assert list(yard.fleet.map(divided, range(1, 13), timeout=LONG_S)) == [12 / number for number in range(1, 13)]
-    found = list(yard.fleet.map(divided, [3, 0, 4], timeout=LONG_S, return_exceptions=True))
+def test_calls_are_tasks_of_one_ray_job_and_their_values_and_exceptions_come_back(fleet: RayFleet) -> None:
+    assert list(fleet.client.map(divided, range(1, 13), timeout=LONG_S)) == [12 / number for number in range(1, 13)]
+    found = list(fleet.client.map(divided, [3, 0, 4], timeout=LONG_S, return_exceptions=True))
     assert (found[0], type(found[1]), found[2]) == (4.0, ZeroDivisionError, 3.0)
-    assert len(yard.drivers()) == 1
+    assert len(fleet.drivers()) == 1
 
 
 @needs_ray
-def test_a_map_goes_on_while_its_bridge_is_away_and_no_call_begins_twice(yard: Yard, diary: Diary) -> None:
-    calls = yard.fleet.map(at_gate, [str(diary.folder)] * 20, range(20), timeout=LONG_S)
+def test_a_map_goes_on_while_its_bridge_is_away_and_no_call_begins_twice(fleet: RayFleet, diary: Diary) -> None:
+    calls = fleet.client.map(at_gate, [str(diary.folder)] * 20, range(20), timeout=LONG_S)
     until(lambda: len(diary.seen("begin")) == 2 * CORES, "all that fit have begun", WAIT_S)
-    yard.kill("lab")
+    fleet.kill("lab")
     diary.open("all")
     until(lambda: len(diary.seen("end")) >= 2 * CORES, "they end without their bridge", WAIT_S)
-    yard.start_again("lab")
+    fleet.start_again("lab")
     assert list(calls) == [index * index for index in range(20)]
     assert (set(diary.seen("begin").values()), set(diary.seen("end").values())) == ({1}, {1})
 
 
 @needs_ray
 def test_what_a_killed_driver_takes_along_runs_again_under_the_next_one_and_never_two_at_once(
-    yard: Yard, diary: Diary
+    fleet: RayFleet, diary: Diary
 ) -> None:
-    calls = yard.fleet.map(at_gate, [str(diary.folder)] * 12, range(12), timeout=LONG_S)
+    calls = fleet.client.map(at_gate, [str(diary.folder)] * 12, range(12), timeout=LONG_S)
     until(lambda: len(diary.seen("begin")) == 2 * CORES, "all that fit have begun", WAIT_S)
     first = attempts_of(diary)
-    (driver,) = yard.drivers()
+    (driver,) = fleet.drivers()
     driver.kill()
-    until(lambda: len(attempts_of(diary) - first) == 2 * CORES, f"others begin: {yard.log_of('lab')}", LONG_S)
+    until(lambda: len(attempts_of(diary) - first) == 2 * CORES, f"others begin: {fleet.log_of('lab')}", LONG_S)
     assert not [one for attempt in first for one in processes_with(attempt)]
     diary.open("all")
     assert list(calls) == [index * index for index in range(12)]
@@ -327,38 +328,38 @@ def test_what_a_killed_driver_takes_along_runs_again_under_the_next_one_and_neve
 
 
 @needs_ray
-def test_a_map_that_is_cancelled_ends_and_leaves_no_process_and_no_request(yard: Yard, diary: Diary) -> None:
-    calls = yard.fleet.map(deaf, [str(diary.folder)] * 20, range(20), timeout=LONG_S)
+def test_a_map_that_is_cancelled_ends_and_leaves_no_process_and_no_request(fleet: RayFleet, diary: Diary) -> None:
+    calls = fleet.client.map(deaf, [str(diary.folder)] * 20, range(20), timeout=LONG_S)
     until(lambda: len(diary.seen("begin")) == 2 * CORES, "all that fit have begun", WAIT_S)
     assert calls.job is not None
     calls.job.cancel()
-    yard.await_quiet()
+    fleet.await_quiet()
     assert not [one for attempt in attempts_of(diary) for one in processes_with(attempt)]
     assert not diary.seen("end")
-    assert list(yard.fleet.map(divided, [1, 2], timeout=LONG_S)) == [12.0, 6.0]
-    asked = yard.state / "bridges" / "lab" / "calls" / "asked"
+    assert list(fleet.client.map(divided, [1, 2], timeout=LONG_S)) == [12.0, 6.0]
+    asked = fleet.state / "bridges" / "lab" / "calls" / "asked"
     assert len(list(asked.iterdir())) <= 2
 
 
 @needs_ray
-def test_where_no_driver_starts_calls_are_jobs(yard: Yard, head: str) -> None:
-    yard.start_bridge(head, "poor", "--ray-python", "/no/such/python", "--label", "poor=yes")
-    yard.await_workers(*(f"poor-{node}" for node in NODES))
-    call = yard.fleet.submit(divided, 4, resources={"cpu": 1}, labels="poor = yes")
+def test_where_no_driver_starts_calls_are_jobs(fleet: RayFleet, head: str) -> None:
+    fleet.start_bridge(head, "poor", "--ray-python", "/no/such/python", "--label", "poor=yes")
+    fleet.await_workers(*(f"poor-{node}" for node in NODES))
+    call = fleet.client.submit(divided, 4, resources={"cpu": 1}, labels="poor = yes")
     assert call.result(timeout=LONG_S) == 3.0
-    assert "no driver for them runs" in yard.log_of("poor")
-    assert yard.terminate("poor") == 0
+    assert "no driver for them runs" in fleet.log_of("poor")
+    assert fleet.terminate("poor") == 0
 
 
 @needs_ray
-def test_a_bridge_that_leaves_for_good_ends_its_calls_and_hands_them_back(yard: Yard, diary: Diary) -> None:
-    calls = yard.fleet.map(at_gate, [str(diary.folder)] * 2, range(2), timeout=LONG_S)
+def test_a_bridge_that_leaves_for_good_ends_its_calls_and_hands_them_back(fleet: RayFleet, diary: Diary) -> None:
+    calls = fleet.client.map(at_gate, [str(diary.folder)] * 2, range(2), timeout=LONG_S)
     until(lambda: len(diary.seen("begin")) == 2, "both have begun", WAIT_S)
-    assert yard.terminate("lab") == 0
+    assert fleet.terminate("lab") == 0
     assert calls.job is not None
-    assert yard.hub.job(calls.job.id)["counts"]["pending"] == 2
+    assert fleet.hub.job(calls.job.id)["counts"]["pending"] == 2
     assert not [one for attempt in attempts_of(diary) for one in processes_with(attempt)]
     diary.open("all")
-    yard.start_again("lab")
+    fleet.start_again("lab")
     assert list(calls) == [0, 1]
     assert not diary.seen("twice")

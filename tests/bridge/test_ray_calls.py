@@ -19,7 +19,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from tests.bridge.shell_batch import ShellBatch
-from tests.e2e.paddock import processes_with, until
+from tests.process_fleet import processes_with, until
 
 from ostler.bridge import ray_calls, ray_driver
 from ostler.bridge.base import Ask, Node, Sight, Submission

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, sync_playwright
-from tests.cli.yard import Yard
 from tests.ports import free_port
+from tests.process_fleet import TWO_A100, ProcessFleet
 
 import ostler
 
@@ -47,31 +47,32 @@ def browser() -> Iterator[Browser]:
         opened.close()
 
 
-class WithModels(Yard):
+class FleetWithModels(ProcessFleet):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.gateway_port = free_port()
+        self.hub_options = ("--gateway-port", str(self.gateway_port))
         self.state.mkdir(parents=True)
         (self.state / "ostler.toml").write_text(MODELS)
 
-    def start_hub(self, *more: str) -> None:
-        super().start_hub("--gateway-port", str(self.gateway_port), *more)
-
 
 @pytest.fixture(scope="session")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFleet]:
     """One for all files: whoever leaves a job running there says so."""
-    here = WithModels(tmp_path_factory.mktemp("yard"))
-    here.start_hub()
-    with here.worker():
-        yield here
-    here.kill_hub()
+    fleet = FleetWithModels(tmp_path_factory.mktemp("fleet"))
+    try:
+        fleet.start_hub()
+        fleet.start_worker("box", offer=TWO_A100, drain_s=1)
+        fleet.await_workers("box")
+        yield fleet
+    finally:
+        fleet.close()
 
 
 @pytest.fixture
-def visit(browser: Browser, yard: Yard) -> Iterator[Visit]:
+def visit(browser: Browser, fleet: ProcessFleet) -> Iterator[Visit]:
     """Opens a page, logged in as the operator, in a browser of its own; any error in it fails the test."""
-    yield from visiting(browser, yard.url, yard.state)
+    yield from visiting(browser, fleet.url, fleet.state)
 
 
 def visiting(browser: Browser, url: str, state: Path) -> Iterator[Visit]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 from tests.browser.conftest import PATIENCE_MS
-from tests.cli.yard import Yard
+from tests.process_fleet import ProcessFleet
 
 Visit = Callable[..., Page]
 expect.set_options(timeout=PATIENCE_MS)
@@ -23,13 +23,13 @@ for epoch in range(600):
 
 
 @pytest.fixture(scope="module")
-def training(yard: Yard) -> str:
+def training(fleet: ProcessFleet) -> str:
     """Begun before it is looked at: a worker tells what its tasks take every ten seconds."""
-    return yard.submit("--name", "training", "--", sys.executable, "-c", TRAINING)
+    return fleet.submit("--name", "training", "--", sys.executable, "-c", TRAINING)
 
 
 def test_another_job_is_made_from_one_and_mistakes_stand_at_their_fields(
-    visit: Visit, yard: Yard, training: str
+    visit: Visit, fleet: ProcessFleet, training: str
 ) -> None:
     page = visit(f"#/job/{training}")
     page.get_by_role("link", name="Clone").click()
@@ -47,7 +47,7 @@ def test_another_job_is_made_from_one_and_mistakes_stand_at_their_fields(
     page.get_by_role("button", name="Submit").click()
     expect(page.get_by_role("heading", name="cloned")).to_be_visible()
     expect(page.locator(".head").first).to_contain_text("succeeded")
-    [made] = [job for job in yard.json("jobs")["jobs"] if job["name"] == "cloned"]
+    [made] = [job for job in fleet.json("jobs")["jobs"] if job["name"] == "cloned"]
     assert made["spec"]["command"] == ["true"]
 
 
@@ -68,13 +68,13 @@ def test_what_is_typed_key_by_key_stays_as_it_was_typed(visit: Visit) -> None:
     assert written == {"command": ["sh", "a\nb"], "min_cpu_cores": 0.5}
 
 
-def test_the_form_follows_its_address_from_one_job_to_another(visit: Visit, yard: Yard) -> None:
-    one, other = (yard.submit("--name", name, "--wait", "--", "true") for name in ("one", "other"))
+def test_the_form_follows_its_address_from_one_job_to_another(visit: Visit, fleet: ProcessFleet) -> None:
+    one, other = (fleet.submit("--name", name, "--wait", "--", "true") for name in ("one", "other"))
     page = visit(f"#/submit?from={one}")
     expect(page.get_by_label("Name")).to_have_value("one")
-    page.goto(f"{yard.url}/#/submit?from={other}")
+    page.goto(f"{fleet.url}/#/submit?from={other}")
     expect(page.get_by_label("Name")).to_have_value("other")
-    page.goto(f"{yard.url}/#/submit")
+    page.goto(f"{fleet.url}/#/submit")
     expect(page.get_by_label("Name")).to_have_value("")
     page.go_back()
     expect(page.get_by_label("Name")).to_have_value("other")
@@ -90,10 +90,10 @@ with open(os.environ["OSTLER_OUT"] + "/metrics.jsonl", "w") as file:
 """
 
 
-def test_strange_names_and_numbers_are_drawn_as_they_are_on_a_phone_too(visit: Visit, yard: Yard) -> None:
+def test_strange_names_and_numbers_are_drawn_as_they_are_on_a_phone_too(visit: Visit, fleet: ProcessFleet) -> None:
     """Numbers that are told apart by their last digit only once made an axis of endless steps."""
     markup = "<img src=x onerror=document.title=1>" + "x" * 60
-    job = yard.submit("--name", markup, "--wait", "--", sys.executable, "-c", STRANGE)
+    job = fleet.submit("--name", markup, "--wait", "--", sys.executable, "-c", STRANGE)
     page = visit(f"#/job/{job}", width=390)
     expect(page.get_by_role("heading", name=markup)).to_be_visible()
     for name in ("even", "huge", "<img src"):
@@ -104,8 +104,8 @@ def test_strange_names_and_numbers_are_drawn_as_they_are_on_a_phone_too(visit: V
     assert page.locator("dl").bounding_box()["height"] < 1500  # type: ignore[index]
 
 
-def test_an_array_lists_its_tasks_and_each_has_its_page(visit: Visit, yard: Yard) -> None:
-    job = yard.submit("--name", "many", "--array", "3", "--wait", "--", "true")
+def test_an_array_lists_its_tasks_and_each_has_its_page(visit: Visit, fleet: ProcessFleet) -> None:
+    job = fleet.submit("--name", "many", "--array", "3", "--wait", "--", "true")
     page = visit(f"#/job/{job}")
     tasks = page.get_by_role("region", name="Tasks")
     expect(tasks.get_by_role("row")).to_have_count(4)
@@ -116,16 +116,16 @@ def test_an_array_lists_its_tasks_and_each_has_its_page(visit: Visit, yard: Yard
     expect(happened.filter(has_not_text=f"{job}.1")).to_have_count(0)
 
 
-def test_a_reason_of_one_long_word_stays_on_the_screen(visit: Visit, yard: Yard) -> None:
-    page = visit(f"#/job/{yard.submit('--', '/no/such/' + 'p' * 400)}", width=390)
+def test_a_reason_of_one_long_word_stays_on_the_screen(visit: Visit, fleet: ProcessFleet) -> None:
+    page = visit(f"#/job/{fleet.submit('--', '/no/such/' + 'p' * 400)}", width=390)
     expect(page.locator(".note")).to_contain_text("pppp")
     expect(page.get_by_role("region", name="Attempts")).to_contain_text("pppp")
     assert page.evaluate("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
 
 
-def test_what_a_job_leaves_is_drawn_listed_and_fetched(visit: Visit, yard: Yard) -> None:
+def test_what_a_job_leaves_is_drawn_listed_and_fetched(visit: Visit, fleet: ProcessFleet) -> None:
     script = 'for i in 1 2 3; do echo "{\\"step\\": $i, \\"auc\\": 0.$i}"; done > $OSTLER_OUT/metrics.jsonl'
-    page = visit(f"#/job/{yard.submit('--wait', '--', 'sh', '-c', script)}")
+    page = visit(f"#/job/{fleet.submit('--wait', '--', 'sh', '-c', script)}")
     expect(page.get_by_role("figure", name="auc over step")).to_contain_text("0.3")
     row = page.get_by_role("region", name="Artifacts").get_by_role("row").nth(1)
     expect(row).to_contain_text("KiB")
@@ -134,7 +134,9 @@ def test_what_a_job_leaves_is_drawn_listed_and_fetched(visit: Visit, yard: Yard)
     assert b"metrics.jsonl" in download.value.path().read_bytes()
 
 
-def test_what_a_running_job_takes_and_tells_is_drawn_as_it_comes(visit: Visit, yard: Yard, training: str) -> None:
+def test_what_a_running_job_takes_and_tells_is_drawn_as_it_comes(
+    visit: Visit, fleet: ProcessFleet, training: str
+) -> None:
     page = visit(f"#/job/{training}")
     loss = page.get_by_role("figure", name="loss over epoch").get_by_role("img")
     expect(loss).to_be_visible()
@@ -143,4 +145,4 @@ def test_what_a_running_job_takes_and_tells_is_drawn_as_it_comes(visit: Visit, y
     memory = page.get_by_role("figure", name="memory over time")
     expect(memory).to_contain_text(re.compile(r"\d+(\.\d)? MiB"))
     expect(page.get_by_role("figure", name="cores over time")).to_be_visible()
-    yard.run("cancel", training)
+    fleet.run("cancel", training)

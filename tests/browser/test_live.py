@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, Request, expect
 from tests.browser.conftest import PATIENCE_MS
-from tests.cli.yard import Yard
+from tests.process_fleet import ProcessFleet
 
 from ostler.client.http import Hub
 
@@ -18,8 +18,8 @@ TWO_WORDS = 'echo first; until [ -e "$0" ]; do sleep 0.1; done; echo second; sle
 
 
 @pytest.fixture
-def hub(yard: Yard) -> Iterator[Hub]:
-    with Hub(yard.url, (yard.state / "admin.token").read_text().strip()) as client:
+def hub(fleet: ProcessFleet) -> Iterator[Hub]:
+    with Hub(fleet.url, (fleet.state / "admin.token").read_text().strip()) as client:
         yield client
 
 
@@ -84,33 +84,35 @@ def test_what_is_typed_stays_while_jobs_come_and_becomes_the_filter(
     expect(field).to_have_value("filtered")
 
 
-def test_an_older_job_keeps_what_was_heard_of_it(visit: Visit, yard: Yard, waiting: Callable[..., list[str]]) -> None:
-    job = yard.submit("--name", "older", "--", "sleep", "60")
+def test_an_older_job_keeps_what_was_heard_of_it(
+    visit: Visit, fleet: ProcessFleet, waiting: Callable[..., list[str]]
+) -> None:
+    job = fleet.submit("--name", "older", "--", "sleep", "60")
     waiting(*(f"newer-{number}" for number in range(55)))
     page = visit("#/jobs")
     page.get_by_role("button", name="Show older ones").click()
     row = page.get_by_role("row").filter(has_text=job)
     expect(row).to_contain_text("running")
-    yard.run("cancel", job)
+    fleet.run("cancel", job)
     expect(row).to_contain_text("cancelled")
     [news] = waiting("news")
     expect(page.get_by_role("link", name=news)).to_be_visible()
     expect(row).to_contain_text("cancelled")
     look(page, hidden=True)
-    yard.run("requeue", job)
+    fleet.run("requeue", job)
     look(page, hidden=False)
     expect(row).to_contain_text("running")
-    yard.run("cancel", job)
+    fleet.run("cancel", job)
 
 
-def test_how_long_a_job_has_run_goes_on_while_nothing_happens(visit: Visit, yard: Yard) -> None:
-    job = yard.submit("--", "sleep", "60")
+def test_how_long_a_job_has_run_goes_on_while_nothing_happens(visit: Visit, fleet: ProcessFleet) -> None:
+    job = fleet.submit("--", "sleep", "60")
     page = visit(f"#/job/{job}")
     took = page.locator("dt", has_text="took").locator("xpath=following-sibling::dd[1]")
     expect(page.get_by_role("region", name="What happened")).to_contain_text("running")
     for _ in range(2):
         expect(took).not_to_have_text(took.inner_text())
-    yard.run("cancel", job)
+    fleet.run("cancel", job)
 
 
 def test_a_long_history_shows_its_end_and_says_that_older_ones_are_left_out(
@@ -127,27 +129,25 @@ def test_a_long_history_shows_its_end_and_says_that_older_ones_are_left_out(
     expect(happened.get_by_role("row").last).to_contain_text("cancelled")
 
 
-def test_a_log_goes_on_after_the_hub_was_restarted(visit: Visit, yard: Yard) -> None:
-    goes_on = yard.folder / "restarted"
-    job = yard.submit("--", "sh", "-c", TWO_WORDS, str(goes_on))
+def test_a_log_goes_on_after_the_hub_was_restarted(visit: Visit, fleet: ProcessFleet) -> None:
+    goes_on = fleet.folder / "restarted"
+    job = fleet.submit("--", "sh", "-c", TWO_WORDS, str(goes_on))
     page = visit(f"#/job/{job}")
     log = page.get_by_label("Log", exact=True)
     expect(log).to_contain_text("first")
-    assert yard.hub is not None
-    yard.hub.terminate()
-    yard.hub.wait(20)
+    fleet.terminate("hub")
     expect(page.get_by_role("alert").filter(has_text="cannot be reached")).to_be_visible()
-    yard.start_hub()
+    fleet.start_hub()
     goes_on.touch()
     expect(log).to_contain_text("second")
     expect(page.get_by_role("alert")).to_have_count(0)
-    yard.run("cancel", job)
+    fleet.run("cancel", job)
 
 
-def test_a_page_that_nobody_looks_at_holds_no_connection(visit: Visit, yard: Yard) -> None:
+def test_a_page_that_nobody_looks_at_holds_no_connection(visit: Visit, fleet: ProcessFleet) -> None:
     """Three jobs' pages in one browser took all six that it has for a hub."""
-    goes_on = yard.folder / "hidden"
-    job = yard.submit("--", "sh", "-c", TWO_WORDS, str(goes_on))
+    goes_on = fleet.folder / "hidden"
+    job = fleet.submit("--", "sh", "-c", TWO_WORDS, str(goes_on))
     page = visit(f"#/job/{job}")
     log = page.get_by_label("Log", exact=True)
     expect(log).to_contain_text("first")
@@ -165,4 +165,4 @@ def test_a_page_that_nobody_looks_at_holds_no_connection(visit: Visit, yard: Yar
     look(page, hidden=False)
     expect(log).to_contain_text("second")
     expect(page.get_by_text("● live")).to_be_visible()
-    yard.run("cancel", job)
+    fleet.run("cancel", job)

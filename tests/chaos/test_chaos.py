@@ -13,8 +13,8 @@ from chaos.__main__ import FAULTS, main
 from chaos.load import Sent, Terms
 from chaos.relay import Relay
 from chaos.report import begun, page
-from chaos.trial import Ground, Trial, scene
-from tests.e2e.paddock import until
+from chaos.trial import Ground, Trial, fleet_under_load
+from tests.process_fleet import until
 
 from chaos import program
 
@@ -48,12 +48,14 @@ def test_a_campaign_of_two_kills_says_what_was_tried_and_that_everything_held(
 def test_whatever_is_lost_or_runs_twice_is_found(tmp_path: Path) -> None:
     """The tasks' own word is changed before it is compared."""
     trial = Trial("tampered", "", 7)
-    with scene(Ground(tmp_path, 7, tell=lambda _: None), trial, ("ash",), times=program.PLAIN, terms=FEW) as here:
+    with fleet_under_load(
+        Ground(tmp_path, 7, tell=lambda _: None), trial, ("ash",), times=program.PLAIN, terms=FEW
+    ) as here:
         one, two = (here.load.submit("short") for _ in range(2))
         assert one and two
         here.load.stop()
         for sent in here.load.acknowledged:
-            here.yard.fleet.wait(sent, timeout=30)
+            here.fleet.client.wait(sent, timeout=30)
         told = [" ".join(line) for line in here.diary.lines() if (line.word, line.task) != ("end", two.id)]
         told += [f"overlap {one.id} another 1 0", f"begin {one.id} another 1 0"]
         (here.diary.folder / "lines").write_text("\n".join(told) + "\n")

@@ -8,15 +8,15 @@ import struct
 import termios
 import time
 
-from tests.cli.yard import OSTLER, Yard
+from tests.process_fleet import OSTLER, ProcessFleet
 
 
 class Terminal:
-    def __init__(self, yard: Yard, *arguments: str, rows: int = 24, columns: int = 80, **more: str) -> None:
+    def __init__(self, fleet: ProcessFleet, *arguments: str, rows: int = 24, columns: int = 80, **more: str) -> None:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             # Nothing that could be waited for happens before the start: the size is set by the parent meanwhile.
-            env = {**yard.environment, "TERM": "xterm-256color", **more}
+            env = {**fleet.environment, "TERM": "xterm-256color", **more}
             os.execve(OSTLER[0], [*OSTLER, *arguments], env)
         self.resize(rows, columns)
         self.shown = b""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.cli.yard import OSTLER, Yard, standing
+from tests.process_fleet import OSTLER, TWO_A100, ProcessFleet, process_fleet
 
 LINES = 250
 PRINTS = (
@@ -24,12 +24,12 @@ EXPECTED = "".join(f"line {number} {'x' * (number % 97)}\n" for number in range(
 class Follower:
     """One command whose output goes to a file, so that it can be looked at while it runs."""
 
-    def __init__(self, yard: Yard, name: str, *arguments: str) -> None:
-        self.out = yard.folder / f"{name}.out"
-        self.err = yard.folder / f"{name}.err"
+    def __init__(self, fleet: ProcessFleet, name: str, *arguments: str) -> None:
+        self.out = fleet.folder / f"{name}.out"
+        self.err = fleet.folder / f"{name}.err"
         with self.out.open("wb") as out, self.err.open("wb") as err:
             self.process = subprocess.Popen(
-                [*OSTLER, *arguments], env=yard.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+                [*OSTLER, *arguments], env=fleet.environment, stdin=subprocess.DEVNULL, stdout=out, stderr=err
             )
 
     def lines(self) -> int:
@@ -51,23 +51,23 @@ def until(holds: Callable[[], bool], what: str, timeout_s: float = 40.0) -> None
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    with standing(tmp_path_factory.mktemp("follow")) as found:
-        yield found
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFleet]:
+    with process_fleet(tmp_path_factory.mktemp("follow"), "box", offer=TWO_A100, drain_s=1) as fleet:
+        yield fleet
 
 
-def test_followers_survive_a_hub_that_is_killed_twice(yard: Yard, tmp_path: Path) -> None:
+def test_followers_survive_a_hub_that_is_killed_twice(fleet: ProcessFleet, tmp_path: Path) -> None:
     script, gate = tmp_path / "prints.py", tmp_path / "gate"
     script.write_text(PRINTS)
-    run = Follower(yard, "run", "run", "--name", "prints", "--", "python3", str(script), str(gate))
+    run = Follower(fleet, "run", "run", "--name", "prints", "--", "python3", str(script), str(gate))
     until(lambda: run.lines() > 5, "the job prints")
-    logs = Follower(yard, "logs", "logs", "-f", "prints")
-    wait = Follower(yard, "wait", "wait", "prints")
+    logs = Follower(fleet, "logs", "logs", "-f", "prints")
+    wait = Follower(fleet, "wait", "wait", "prints")
     until(wait.is_heard, "the hub knows that somebody waits")
     for reached in (50, 130):
         until(lambda: min(run.lines(), logs.lines()) >= reached, f"{reached} lines were shown")  # noqa: B023
-        yard.kill_hub()
-        yard.start_hub()
+        fleet.kill("hub")
+        fleet.start_hub()
     until(lambda: min(run.lines(), logs.lines()) >= LINES, "all lines were shown")
     gate.touch()
     assert (run.wait(), logs.wait(), wait.wait()) == (5, 0, 1)
@@ -76,14 +76,14 @@ def test_followers_survive_a_hub_that_is_killed_twice(yard: Yard, tmp_path: Path
     assert "prints" in wait.err.read_text() and "exit code 5" in wait.err.read_text()
 
 
-def test_a_job_that_ends_while_the_hub_is_away_is_told_to_the_last_byte(yard: Yard, tmp_path: Path) -> None:
+def test_a_job_that_ends_while_the_hub_is_away_is_told_to_the_last_byte(fleet: ProcessFleet, tmp_path: Path) -> None:
     script, gate = tmp_path / "prints.py", tmp_path / "gate"
     script.write_text(PRINTS)
-    submit = Follower(yard, "submit", "submit", "--follow", "--", "python3", str(script), str(gate))
+    submit = Follower(fleet, "submit", "submit", "--follow", "--", "python3", str(script), str(gate))
     until(lambda: submit.lines() > 20, "the job prints")
-    yard.kill_hub()
+    fleet.kill("hub")
     gate.touch()
     until(Path(f"{gate}.done").exists, "the job has ended")
-    yard.start_hub()
+    fleet.start_hub()
     assert submit.wait() == 5
     assert submit.out.read_text() == EXPECTED

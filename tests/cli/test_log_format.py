@@ -8,23 +8,23 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.yard import OSTLER, Yard, until
+from tests.process_fleet import OSTLER, ProcessFleet, until
 
 from ostler.cli.main import run
 from ostler.logformat import Lines
 
 
 def test_a_hub_and_a_worker_write_one_object_a_line(tmp_path: Path) -> None:
-    yard = Yard(tmp_path)
-    yard.environment["OSTLER_LOG_FORMAT"] = "json"
+    fleet = ProcessFleet(tmp_path)
+    fleet.environment["OSTLER_LOG_FORMAT"] = "json"
     files = {name: tmp_path / f"{name}.log" for name in ("hub", "worker")}
     with files["hub"].open("wb") as log:
-        hub = subprocess.Popen([*OSTLER, "hub", "--port", str(yard.port)], env=yard.environment, stderr=log)
-    until(lambda: (yard.state / "hub.url").exists(), "the hub listens", hub)
+        hub = subprocess.Popen([*OSTLER, "hub", "--port", str(fleet.port)], env=fleet.environment, stderr=log)
+    until(lambda: (fleet.state / "hub.url").exists(), "the hub listens", process=hub)
     with files["worker"].open("wb") as log:
         arguments = ["worker", "--name", "box", "--log-format", "json", "--drain-seconds", "0"]
-        worker = subprocess.Popen([*OSTLER, *arguments], env=yard.environment, stderr=log)
-    until(lambda: "registered at" in files["worker"].read_text(), "the worker has registered", worker)
+        worker = subprocess.Popen([*OSTLER, *arguments], env=fleet.environment, stderr=log)
+    until(lambda: "registered at" in files["worker"].read_text(), "the worker has registered", process=worker)
     for process in (worker, hub):
         process.terminate()
         process.wait(30)

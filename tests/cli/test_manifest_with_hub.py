@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.cli.yard import OSTLER, Yard, until
+from tests.process_fleet import OSTLER, TWO_A100, ProcessFleet, until
 
 TRAINER = """
 import argparse, json, pathlib
@@ -51,90 +51,89 @@ grid = { lr = [0.1, 0.01], width = [64, 128] }
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    found = Yard(tmp_path_factory.mktemp("yard"))
-    (found.folder / "trainer.py").write_text(TRAINER)
-    write(found, "fleet.toml", MANIFEST)
-    found.start_hub("--manifest", str(found.folder / "fleet.toml"))
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFleet]:
+    fleet = ProcessFleet(tmp_path_factory.mktemp("fleet"))
+    (fleet.folder / "trainer.py").write_text(TRAINER)
+    fleet.hub_options = ("--manifest", write(fleet, "fleet.toml", MANIFEST))
     try:
-        with found.worker():
-            yield found
+        fleet.start_hub()
+        fleet.start_worker("box", offer=TWO_A100, drain_s=1)
+        fleet.await_workers("box")
+        yield fleet
     finally:
-        assert found.hub is not None
-        found.hub.terminate()
-        found.hub.wait(20)
+        fleet.close()
 
 
-def write(yard: Yard, name: str, text: str) -> str:
-    path = yard.folder / name
-    path.write_text(text.replace("PYTHON", sys.executable).replace("TRAINER", str(yard.folder / "trainer.py")))
+def write(fleet: ProcessFleet, name: str, text: str) -> str:
+    path = fleet.folder / name
+    path.write_text(text.replace("PYTHON", sys.executable).replace("TRAINER", str(fleet.folder / "trainer.py")))
     return str(path)
 
 
 @pytest.fixture(scope="module")
-def trained(yard: Yard) -> list[str]:
+def trained(fleet: ProcessFleet) -> list[str]:
     """The manifest's jobs, when all that can end have ended."""
     names = ["diverges", *(f"mlp-{lr}-{width}" for lr in ("0.1", "0.01") for width in (64, 128))]
-    done = yard.run("wait", *names, timeout=120)
+    done = fleet.run("wait", *names, timeout=120)
     assert done.returncode == 1
     assert "diverges" in done.stderr
     return names
 
 
-def test_an_apply_of_what_is_there_changes_nothing(yard: Yard) -> None:
-    done = yard.run("apply", str(yard.folder / "fleet.toml"))
+def test_an_apply_of_what_is_there_changes_nothing(fleet: ProcessFleet) -> None:
+    done = fleet.run("apply", str(fleet.folder / "fleet.toml"))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "0 inserted, 6 unchanged, 0 updated, 0 absent\n"
 
 
-def test_a_plan_tells_what_would_change_and_where_it_could_run_and_changes_nothing(yard: Yard) -> None:
+def test_a_plan_tells_what_would_change_and_where_it_could_run_and_changes_nothing(fleet: ProcessFleet) -> None:
     changed = MANIFEST.replace("5000", "4000") + '\n[[jobs]]\nname = "new"\nmodel = "gbt"\n'
-    file = write(yard, "planned.toml", changed)
-    done = yard.run("plan", file)
+    file = write(fleet, "planned.toml", changed)
+    done = fleet.run("plan", file)
     assert done.returncode == 0, done.stderr
     assert re.search(r"\+ inserted +new +○ pending .*box\n", done.stdout)
     assert re.search(r"~ updated +too-big +○ pending +min_ram_gib +\S*.*memory", done.stdout)
     assert "1 inserted, 5 unchanged, 1 updated, 0 absent, if this were applied\n" in done.stdout
-    found = yard.json("plan", file)
+    found = fleet.json("plan", file)
     assert [job["workers"] for job in found["jobs"] if job["name"] == "new"] == [["box"]]
-    assert yard.run("show", "new").returncode == 5
+    assert fleet.run("show", "new").returncode == 5
 
 
-def test_an_apply_inserts_updates_and_leaves_alone_what_is_absent(yard: Yard) -> None:
+def test_an_apply_inserts_updates_and_leaves_alone_what_is_absent(fleet: ProcessFleet) -> None:
     file = write(
-        yard,
+        fleet,
         "other.toml",
         '[defaults]\ncommand = ["true"]\n[[jobs]]\nname = "other"\nmodel = "other"\nmin_ram_gib = 9000\n',
     )
-    done = yard.run("apply", file)
+    done = fleet.run("apply", file)
     assert done.returncode == 0, done.stderr
     assert re.search(r"\+ inserted +other +[0-9a-f]{12}\n", done.stdout)
     assert re.search(r"– absent +too-big +[0-9a-f]{12}\n", done.stdout)
-    write(yard, "other.toml", Path(file).read_text() + "priority = 7\n")
-    again = yard.json("apply", file)
+    write(fleet, "other.toml", Path(file).read_text() + "priority = 7\n")
+    again = fleet.json("apply", file)
     assert [again[kind] for kind in ("inserted", "unchanged", "updated")] == [0, 0, 1]
-    assert yard.json("show", "other")["spec"]["priority"] == 7
-    assert yard.run("cancel", "other").returncode == 0
+    assert fleet.json("show", "other")["spec"]["priority"] == 7
+    assert fleet.run("cancel", "other").returncode == 0
 
 
-def test_reload_reads_the_hubs_own_manifest_again(yard: Yard) -> None:
-    write(yard, "fleet.toml", MANIFEST.replace("5000", "6000"))
-    done = yard.run("reload")
+def test_reload_reads_the_hubs_own_manifest_again(fleet: ProcessFleet) -> None:
+    write(fleet, "fleet.toml", MANIFEST.replace("5000", "6000"))
+    done = fleet.run("reload")
     assert done.returncode == 0, done.stderr
     assert re.search(r"~ updated +too-big .* min_ram_gib\n", done.stdout)
-    write(yard, "fleet.toml", MANIFEST.replace("5000", '"much"'))
-    bad = yard.run("reload")
+    write(fleet, "fleet.toml", MANIFEST.replace("5000", '"much"'))
+    bad = fleet.run("reload")
     assert (bad.returncode, bad.stdout) == (2, "")
     assert bad.stderr.startswith("fleet.toml:15: jobs[1].min_ram_gib: ")
-    write(yard, "fleet.toml", MANIFEST)
-    assert yard.run("reload", "--json").returncode == 0
+    write(fleet, "fleet.toml", MANIFEST)
+    assert fleet.run("reload", "--json").returncode == 0
 
 
-def test_everything_that_is_wrong_with_a_manifest_is_told_a_line_each(yard: Yard) -> None:
+def test_everything_that_is_wrong_with_a_manifest_is_told_a_line_each(fleet: ProcessFleet) -> None:
     wrong = MANIFEST.replace("name = ", "prioritty = 3\nname = ", 1).replace("lr = [0.1, 0.01]", "lr = 3")
-    file = write(yard, "wrong.toml", wrong)
+    file = write(fleet, "wrong.toml", wrong)
     for command in (["apply"], ["apply", "--check"], ["apply", "--json"], ["plan"]):
-        done = yard.run(*command, file)
+        done = fleet.run(*command, file)
         assert (done.returncode, done.stdout) == (2, "")
         lines = done.stderr.splitlines()
         assert lines[0] == "wrong.toml:8: jobs[0].prioritty: unknown key 'prioritty'; did you mean 'priority'?"
@@ -142,134 +141,138 @@ def test_everything_that_is_wrong_with_a_manifest_is_told_a_line_each(yard: Yard
         assert len(lines) == 2
 
 
-def test_what_is_no_toml_is_told_by_its_line(yard: Yard) -> None:
-    done = yard.run("apply", write(yard, "broken.toml", "[defaults]\ncommand = [\n"))
+def test_what_is_no_toml_is_told_by_its_line(fleet: ProcessFleet) -> None:
+    done = fleet.run("apply", write(fleet, "broken.toml", "[defaults]\ncommand = [\n"))
     assert done.returncode == 2
     assert re.match(r"broken\.toml:\d+: ", done.stderr)
     assert done.stderr.count("\n") == 1
 
 
-def test_only_operators_may_apply(yard: Yard) -> None:
-    made = yard.json("token", "create", "--role", "user", "--user", "ada")
-    for command in (["apply", str(yard.folder / "fleet.toml")], ["reload"]):
-        done = yard.run(*command, "--token", made["token"])
+def test_only_operators_may_apply(fleet: ProcessFleet) -> None:
+    made = fleet.json("token", "create", "--role", "user", "--user", "ada")
+    for command in (["apply", str(fleet.folder / "fleet.toml")], ["reload"]):
+        done = fleet.run(*command, "--token", made["token"])
         assert (done.returncode, done.stdout) == (4, "")
         assert done.stderr.splitlines()[-1].startswith("ostler: a token of role user may not ")
 
 
-def test_check_finds_hyper_keys_that_the_program_does_not_take_and_applies_nothing(yard: Yard) -> None:
-    file = write(yard, "drift.toml", MANIFEST.replace("width = [64, 128]", "widht = [64, 128]").replace("-{width}", ""))
-    done = yard.run("apply", "--check", file)
+def test_check_finds_hyper_keys_that_the_program_does_not_take_and_applies_nothing(fleet: ProcessFleet) -> None:
+    file = write(
+        fleet, "drift.toml", MANIFEST.replace("width = [64, 128]", "widht = [64, 128]").replace("-{width}", "")
+    )
+    done = fleet.run("apply", "--check", file)
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(
         r"drift\.toml:18: jobs 'mlp-0\.1', 'mlp-0\.1', 'mlp-0\.01' and 1 more: hyper key 'widht': `\S+ \S+trainer\.py` "
         r"takes no --widht; did you mean --width\?\nnothing was applied\n",
         done.stderr,
     )
-    told = yard.run("apply", "--check", "--json", file)
+    told = fleet.run("apply", "--check", "--json", file)
     assert told.returncode == 1
     assert [one["key"] for one in json.loads(told.stdout)["check"]["drift"]] == ["widht"]
-    assert {sweep["name"] for sweep in yard.json("sweeps")["sweeps"]} == {"mlp-{lr}-{width}"}
+    assert {sweep["name"] for sweep in fleet.json("sweeps")["sweeps"]} == {"mlp-{lr}-{width}"}
 
 
-def test_check_lets_through_what_fits_and_notes_what_could_not_be_asked(yard: Yard) -> None:
+def test_check_lets_through_what_fits_and_notes_what_could_not_be_asked(fleet: ProcessFleet) -> None:
     odd = '\n[[jobs]]\nname = "odd"\nmodel = "odd"\ncommand = ["no-such-program", "{hyper...}"]\nhyper = { lr = 1 }\n'
-    done = yard.run("apply", "--check", write(yard, "checked.toml", MANIFEST + odd))
+    done = fleet.run("apply", "--check", write(fleet, "checked.toml", MANIFEST + odd))
     assert done.returncode == 0
     assert done.stdout.endswith("1 inserted, 6 unchanged, 0 updated, 0 absent\n")
     assert re.search(r"^note: `no-such-program` could not be checked: its --help failed: ", done.stderr)
     assert done.stderr.count("\n") == 1
-    again = yard.json("apply", "--check", str(yard.folder / "checked.toml"))
+    again = fleet.json("apply", "--check", str(fleet.folder / "checked.toml"))
     assert (again["unchanged"], again["check"]["drift"]) == (7, [])
     assert [one["program"] for one in again["check"]["unchecked"]] == ["no-such-program"]
 
 
-def test_an_interrupted_check_leaves_no_job_behind_and_applies_nothing(yard: Yard) -> None:
-    asked, slow = yard.folder / "asked", yard.folder / "slow.py"
+def test_an_interrupted_check_leaves_no_job_behind_and_applies_nothing(fleet: ProcessFleet) -> None:
+    asked, slow = fleet.folder / "asked", fleet.folder / "slow.py"
     slow.write_text(f"import pathlib, time\npathlib.Path({str(asked)!r}).touch()\ntime.sleep(60)\n")
     text = f'[[jobs]]\nname = "slow"\ncommand = ["PYTHON", "{slow}", "--lr", "1"]\nhyper = {{ lr = 1 }}\n'
-    process = yard.start("apply", "--check", write(yard, "slow.toml", text))
-    until(asked.exists, "the program is asked", process)
+    process = fleet.start("apply", "--check", write(fleet, "slow.toml", text))
+    until(asked.exists, "the program is asked", process=process)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 130
-    [check] = [job for job in yard.json("jobs")["jobs"] if job["name"].startswith("check: ") and "slow" in job["name"]]
+    [check] = [job for job in fleet.json("jobs")["jobs"] if job["name"].startswith("check: ") and "slow" in job["name"]]
     assert check["state"] == "cancelled"
-    assert yard.run("show", "slow").returncode == 5
+    assert fleet.run("show", "slow").returncode == 5
 
 
-def test_the_status_has_the_manifest_its_sweeps_and_its_failures(yard: Yard, trained: list[str]) -> None:
-    out = yard.run("status").stdout
+def test_the_status_has_the_manifest_its_sweeps_and_its_failures(fleet: ProcessFleet, trained: list[str]) -> None:
+    out = fleet.run("status").stdout
     assert re.search(r"Manifest  \w+\.toml, applied \w+ ago\n  █+✗+", out)
     assert re.search(r"4 of \d completed", out)
     assert re.search(r"mlp-\{lr\}-\{width\} +█{12} +4 of 4 +– +val_loss +0\.017813 +lr=0\.01 width=128", out)
     assert re.search(r"diverges +\w+( \w+)? +box +ValueError: the loss is not finite", out)
-    assert yard.json("status")["manifest"]["counts"]["completed"] == 4
+    assert fleet.json("status")["manifest"]["counts"]["completed"] == 4
 
 
-def test_sweeps_are_listed_and_one_is_shown_by_the_beginning_of_its_name(yard: Yard, trained: list[str]) -> None:
-    assert "4 of 4" in yard.run("sweeps").stdout
-    out = yard.run("sweeps", "show", "mlp").stdout
+def test_sweeps_are_listed_and_one_is_shown_by_the_beginning_of_its_name(
+    fleet: ProcessFleet, trained: list[str]
+) -> None:
+    assert "4 of 4" in fleet.run("sweeps").stdout
+    out = fleet.run("sweeps", "show", "mlp").stdout
     assert "best      0.017813 with lr=0.01 width=128" in out
     assert re.search(r"★  mlp-0\.01-128 +0\.01 +128 +✓ completed +0\.017813 +box", out)
     assert "██ 0.017813 ★" in out
-    other = yard.run("sweeps", "show", "mlp", "--metric", "accuracy").stdout
+    other = fleet.run("sweeps", "show", "mlp", "--metric", "accuracy").stdout
     assert "accuracy, higher is better" in other
-    assert yard.json("sweeps", "show", "mlp", "--metric", "accuracy")["best"]["name"] == "mlp-0.01-128"
+    assert fleet.json("sweeps", "show", "mlp", "--metric", "accuracy")["best"]["name"] == "mlp-0.01-128"
 
 
-def test_a_sweep_or_a_metric_that_is_not_there_is_said_so(yard: Yard, trained: list[str]) -> None:
-    unknown = yard.run("sweeps", "show", "nothing")
+def test_a_sweep_or_a_metric_that_is_not_there_is_said_so(fleet: ProcessFleet, trained: list[str]) -> None:
+    unknown = fleet.run("sweeps", "show", "nothing")
     assert (unknown.returncode, unknown.stdout) == (5, "")
     assert "there is no sweep 'nothing'" in unknown.stderr
-    unmeasured = yard.run("sweeps", "show", "mlp", "--metric", "f1")
+    unmeasured = fleet.run("sweeps", "show", "mlp", "--metric", "f1")
     assert unmeasured.returncode == 2
     assert "there are: accuracy, val_loss" in unmeasured.stderr
 
 
-def test_show_tells_of_a_training_what_it_was_and_what_came_of_it(yard: Yard, trained: list[str]) -> None:
-    out = yard.run("show", "mlp-0.01-128").stdout
+def test_show_tells_of_a_training_what_it_was_and_what_came_of_it(fleet: ProcessFleet, trained: list[str]) -> None:
+    out = fleet.run("show", "mlp-0.01-128").stdout
     assert re.search(r"hyper +lr=0\.01 width=128\n", out)
     assert re.search(r"metrics +(accuracy|val_loss)=", out)
     assert re.search(r"artifact +[0-9a-f]{64}\n +fetch it with: ostler artifacts get [0-9a-f]{12}\n", out)
-    assert re.search(r"reason +ValueError: the loss is not finite\n", yard.run("show", "diverges").stdout)
+    assert re.search(r"reason +ValueError: the loss is not finite\n", fleet.run("show", "diverges").stdout)
 
 
-def test_jobs_are_listed_by_either_spelling_of_a_state(yard: Yard, trained: list[str]) -> None:
+def test_jobs_are_listed_by_either_spelling_of_a_state(fleet: ProcessFleet, trained: list[str]) -> None:
     both = [
-        [job["name"] for job in yard.json("jobs", option, word)["jobs"] if job["name"].startswith("mlp-")]
+        [job["name"] for job in fleet.json("jobs", option, word)["jobs"] if job["name"].startswith("mlp-")]
         for option, word in (("--status", "completed"), ("--state", "succeeded"), ("--state", "completed"))
     ]
     assert sorted(both[0]) == sorted(name for name in trained if name.startswith("mlp-"))
     assert both[0] == both[1] == both[2]
 
 
-def test_a_sweep_is_cancelled_and_run_again_as_one(yard: Yard) -> None:
+def test_a_sweep_is_cancelled_and_run_again_as_one(fleet: ProcessFleet) -> None:
     file = write(
-        yard,
+        fleet,
         "big.toml",
         '[defaults]\ncommand = ["true"]\nmin_ram_gib = 9000\n[[sweeps]]\nname = "big-{n}"\nmodel = "big"\n'
         "grid = { n = [1, 2, 3] }\n",
     )
-    assert yard.run("apply", file).returncode == 0
-    done = yard.run("sweeps", "cancel", "big")
+    assert fleet.run("apply", file).returncode == 0
+    done = fleet.run("sweeps", "cancel", "big")
     assert (done.returncode, done.stdout) == (0, "cancelled 3 jobs of big-{n}\n")
-    assert yard.json("sweeps", "show", "big")["counts"] == {"cancelled": 3}
-    again = yard.run("sweeps", "requeue", "big", "--failed")
+    assert fleet.json("sweeps", "show", "big")["counts"] == {"cancelled": 3}
+    again = fleet.run("sweeps", "requeue", "big", "--failed")
     assert (again.returncode, again.stdout) == (0, "3 jobs of big-{n} wait for a place again\n")
-    assert yard.json("sweeps", "show", "big")["counts"] == {"pending": 3}
-    assert yard.json("sweeps", "requeue", "big")["counts"] == {"pending": 3}
-    assert asked(yard, "n\n", "sweeps", "cancel", "big") == (1, "Cancel 3 jobs of big-{n}? [y/N] ")
-    assert yard.json("sweeps", "show", "big")["counts"] == {"pending": 3}
-    assert asked(yard, "y\n", "sweeps", "cancel", "big")[0] == 0
-    assert yard.json("sweeps", "show", "big")["counts"] == {"cancelled": 3}
+    assert fleet.json("sweeps", "show", "big")["counts"] == {"pending": 3}
+    assert fleet.json("sweeps", "requeue", "big")["counts"] == {"pending": 3}
+    assert asked(fleet, "n\n", "sweeps", "cancel", "big") == (1, "Cancel 3 jobs of big-{n}? [y/N] ")
+    assert fleet.json("sweeps", "show", "big")["counts"] == {"pending": 3}
+    assert asked(fleet, "y\n", "sweeps", "cancel", "big")[0] == 0
+    assert fleet.json("sweeps", "show", "big")["counts"] == {"cancelled": 3}
 
 
-def asked(yard: Yard, answer: str, *arguments: str) -> tuple[int, str]:
+def asked(fleet: ProcessFleet, answer: str, *arguments: str) -> tuple[int, str]:
     """The exit code of a command on a terminal, and what it asked before it got this answer."""
     ours, theirs = os.openpty()
     process = subprocess.Popen(
-        [*OSTLER, *arguments], env=yard.environment, stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs
+        [*OSTLER, *arguments], env=fleet.environment, stdin=theirs, stdout=subprocess.DEVNULL, stderr=theirs
     )
     os.close(theirs)
     told = b""
@@ -281,7 +284,7 @@ def asked(yard: Yard, answer: str, *arguments: str) -> tuple[int, str]:
     return code, told.decode()
 
 
-def test_a_sweep_is_waited_for_as_one_and_judged_by_all_of_its_runs(yard: Yard, trained: list[str]) -> None:
-    assert yard.run("sweeps", "wait", "mlp").returncode == 0
-    done = yard.run("sweeps", "wait", "no-such-sweep")
+def test_a_sweep_is_waited_for_as_one_and_judged_by_all_of_its_runs(fleet: ProcessFleet, trained: list[str]) -> None:
+    assert fleet.run("sweeps", "wait", "mlp").returncode == 0
+    done = fleet.run("sweeps", "wait", "no-such-sweep")
     assert done.returncode == 5

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import urllib3
 from tests.cli.test_render import lines_of
-from tests.cli.yard import OSTLER, Yard
 from tests.ports import free_port
+from tests.process_fleet import OSTLER, TWO_A100, ProcessFleet
 
 from ostler.cli.render.models import model_line, model_table, took_text
 
@@ -38,14 +38,17 @@ gpus = 64
 """
 
 
-class Stable(Yard):
+class FleetWithModels(ProcessFleet):
     gateway: int
 
     def begin(self) -> None:
         config = self.folder / "ostler.toml"
         config.write_text(MODELS)
         self.gateway = free_port()
-        self.start_hub("--config", str(config), "--gateway-port", str(self.gateway))
+        self.hub_options = ("--config", str(config), "--gateway-port", str(self.gateway))
+        self.start_hub()
+        self.start_worker("box", offer=TWO_A100, drain_s=1)
+        self.await_workers("box")
 
     def models(self) -> dict[str, Any]:
         return {model["name"]: model for model in self.json("models")["models"]}
@@ -58,78 +61,75 @@ class Stable(Yard):
 
 
 @pytest.fixture(scope="module")
-def stable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stable]:
-    found = Stable(tmp_path_factory.mktemp("stable"))
-    found.begin()
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetWithModels]:
+    fleet = FleetWithModels(tmp_path_factory.mktemp("fleet"))
     try:
-        with found.worker():
-            yield found
-            for name in ("org/one", "two"):
-                found.run("models", "unload", name)
+        fleet.begin()
+        yield fleet
+        for name in ("org/one", "two"):
+            fleet.run("models", "unload", name)
     finally:
-        assert found.hub is not None
-        found.hub.terminate()
-        found.hub.wait(20)
+        fleet.close()
 
 
-def test_a_model_is_loaded_used_swapped_and_unloaded(stable: Stable) -> None:
-    done = stable.run("models", "load", "uno", "--wait")
+def test_a_model_is_loaded_used_swapped_and_unloaded(fleet: FleetWithModels) -> None:
+    done = fleet.run("models", "load", "uno", "--wait")
     assert (done.returncode, done.stdout) == (0, "org/one is ready on box\n"), done.stderr
-    answer = stable.asked("org/one")
+    answer = fleet.asked("org/one")
     assert (answer.status, answer.json()["model"]) == (200, "org/one"), answer.data
-    assert stable.run("models", "logs", "org/one").stdout == "org/one is ready\n"
-    assert stable.asked("two").status == 200
-    models = stable.models()
+    assert fleet.run("models", "logs", "org/one").stdout == "org/one is ready\n"
+    assert fleet.asked("two").status == 200
+    models = fleet.models()
     assert (models["two"]["state"], models["org/one"]["state"]) == ("ready", "stopped"), "they take turns"
-    assert stable.run("models", "logs", "uno").stdout == "org/one is ready\n", "also of one that has ended"
-    lines = stable.run("models").stdout.splitlines()
+    assert fleet.run("models", "logs", "uno").stdout == "org/one is ready\n", "also of one that has ended"
+    lines = fleet.run("models").stdout.splitlines()
     assert lines[0].split() == "MODEL STATE WORKER SERVING WAITING SERVED IDLE LOAD VRAM".split()
     assert next(line for line in lines if line.startswith("two")).split()[:4] == ["two", "●", "ready", "box"]
-    done = stable.run("models", "unload", "two")
+    done = fleet.run("models", "unload", "two")
     assert (done.returncode, done.stdout.startswith("two is stop")) == (0, True), done.stderr
 
 
-def test_a_pinned_model_says_so(stable: Stable) -> None:
-    assert ", pinned" in stable.run("models", "pin", "two").stdout
-    assert stable.json("models", "pin", "two")["pinned"] is True
-    assert "pinned" in stable.run("models").stdout
-    assert stable.json("models", "unpin", "two")["pinned"] is False
+def test_a_pinned_model_says_so(fleet: FleetWithModels) -> None:
+    assert ", pinned" in fleet.run("models", "pin", "two").stdout
+    assert fleet.json("models", "pin", "two")["pinned"] is True
+    assert "pinned" in fleet.run("models").stdout
+    assert fleet.json("models", "unpin", "two")["pinned"] is False
 
 
-def test_a_changed_file_counts_when_it_is_reloaded_and_a_broken_one_is_told_of(stable: Stable) -> None:
-    file = stable.folder / "ostler.toml"
+def test_a_changed_file_counts_when_it_is_reloaded_and_a_broken_one_is_told_of(fleet: FleetWithModels) -> None:
+    file = fleet.folder / "ostler.toml"
     file.write_text(MODELS + '[models.third]\ncmd = "${tiny}"\n')
     # Under load the hub may have seen for itself that the file changed.
-    assert stable.run("models", "reload").stdout in ("added third\n", "nothing has changed\n")
-    assert "third" in stable.models()
+    assert fleet.run("models", "reload").stdout in ("added third\n", "nothing has changed\n")
+    assert "third" in fleet.models()
     file.write_text(MODELS + "[models.third]\ncmd = 3\n")
-    done = stable.run("models", "reload")
+    done = fleet.run("models", "reload")
     assert (done.returncode, "models.third.cmd" in done.stderr) == (2, True), done.stderr
-    shown = stable.run("models")
+    shown = fleet.run("models")
     assert "third" in shown.stdout
     assert "what counts is not what the file says" in shown.stderr and "models.third.cmd" in shown.stderr
     file.write_text(MODELS)
-    assert stable.json("models", "reload")["removed"] in (["third"], [])
-    assert "third" not in stable.models()
-    assert stable.run("models").stderr == ""
+    assert fleet.json("models", "reload")["removed"] in (["third"], [])
+    assert "third" not in fleet.models()
+    assert fleet.run("models").stderr == ""
 
 
-def test_a_model_that_cannot_be_loaded_says_why(stable: Stable) -> None:
-    done = stable.run("models", "load", "broken", "--wait")
+def test_a_model_that_cannot_be_loaded_says_why(fleet: FleetWithModels) -> None:
+    done = fleet.run("models", "load", "broken", "--wait")
     assert (done.returncode, "broken is" in done.stdout) == (1, True), done.stdout
     assert "as --fail asks for" in done.stdout
-    assert "as --fail asks for" in stable.run("models", "logs", "broken").stdout
-    row = next(line for line in stable.run("models").stdout.splitlines() if line.startswith("broken"))
+    assert "as --fail asks for" in fleet.run("models", "logs", "broken").stdout
+    row = next(line for line in fleet.run("models").stdout.splitlines() if line.startswith("broken"))
     assert "exit code 1" in row
 
 
-def test_what_is_not_there_is_said_by_name(stable: Stable) -> None:
+def test_what_is_not_there_is_said_by_name(fleet: FleetWithModels) -> None:
     for arguments in (("load", "tow"), ("unload", "tow"), ("pin", "tow"), ("logs", "tow")):
-        done = stable.run("models", *arguments)
+        done = fleet.run("models", *arguments)
         assert (done.returncode, done.stdout) == (5, "")
         assert "there is no model 'tow'" in done.stderr
-    assert "did you mean 'two'?" in stable.run("models", "logs", "tow").stderr
-    done = stable.run("models", "logs", "never")
+    assert "did you mean 'two'?" in fleet.run("models", "logs", "tow").stderr
+    done = fleet.run("models", "logs", "never")
     assert (done.returncode, "has not been started yet" in done.stderr) == (5, True)
 
 

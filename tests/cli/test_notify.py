@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from tests.cli.yard import Yard
+from tests.process_fleet import TWO_A100, ProcessFleet
 
 from ostler.client.errors import BadInput
 from ostler.client.http import Hub
@@ -67,117 +67,118 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[Yard]:
-    found = Yard(tmp_path_factory.mktemp("notify"))
-    found.state.mkdir()
-    (found.state / "ostler.toml").write_text(
+def fleet(tmp_path_factory: pytest.TempPathFactory, receiver: Receiver) -> Iterator[ProcessFleet]:
+    fleet = ProcessFleet(tmp_path_factory.mktemp("notify"))
+    fleet.state.mkdir()
+    (fleet.state / "ostler.toml").write_text(
         f'[notify]\nntfy = "{receiver.url}"\n'
         f'[notify.targets.team]\nurl = "{receiver.url}/hook"\n'
-        f'[notify.targets.mail]\ncommand = ["sh", "-c", "cat > {found.folder}/mail; echo \\"$1\\" >> {found.folder}/mail", '
+        f'[notify.targets.mail]\ncommand = ["sh", "-c", "cat > {fleet.folder}/mail; echo \\"$1\\" >> {fleet.folder}/mail", '
         '"sh", "{title}"]\non = ["failed"]\n'
     )
-    found.start_hub()
-    with found.worker():
-        yield found
-    assert found.hub is not None
-    found.hub.terminate()
-    found.hub.wait(20)
+    try:
+        fleet.start_hub()
+        fleet.start_worker("box", offer=TWO_A100, drain_s=1)
+        fleet.await_workers("box")
+        yield fleet
+    finally:
+        fleet.close()
 
 
-def submit(yard: Yard, *command: str, **fields: Any) -> str:
-    with client(yard) as hub:
+def submit(fleet: ProcessFleet, *command: str, **fields: Any) -> str:
+    with client(fleet) as hub:
         return str(hub.submit({"command": list(command), **fields})["id"])
 
 
-def client(yard: Yard) -> Hub:
-    return Hub(yard.url, (yard.state / "admin.token").read_text().strip())
+def client(fleet: ProcessFleet) -> Hub:
+    return Hub(fleet.url, (fleet.state / "admin.token").read_text().strip())
 
 
-def test_a_target_of_the_hubs_is_told_of_the_end_once(yard: Yard, receiver: Receiver) -> None:
-    job_id = submit(yard, "true", name="done", notify=["team"])
+def test_a_target_of_the_hubs_is_told_of_the_end_once(fleet: ProcessFleet, receiver: Receiver) -> None:
+    job_id = submit(fleet, "true", name="done", notify=["team"])
     [told] = until(lambda: receiver.of(job_id), "it was told")
     assert (told["event"], told["job"]["state"], told["job"]["exit_code"]) == ("end", "succeeded", 0)
     assert told["text"] == f"job done ({job_id}) succeeded"
     assert told["seq"] > 0
 
 
-def test_a_failure_is_told_by_the_operators_command(yard: Yard) -> None:
-    mail = yard.folder / "mail"
-    submit(yard, "true", name="fine", notify=["mail"])
-    job_id = submit(yard, "sh", "-c", "exit 3", name="unlucky", notify=["mail"])
+def test_a_failure_is_told_by_the_operators_command(fleet: ProcessFleet) -> None:
+    mail = fleet.folder / "mail"
+    submit(fleet, "true", name="fine", notify=["mail"])
+    job_id = submit(fleet, "sh", "-c", "exit 3", name="unlucky", notify=["mail"])
     until(lambda: mail.exists() and "unlucky failed" in mail.read_text(), "the mail was written")
     assert mail.read_text() == f"job unlucky ({job_id}) failed: exit code 3\njob unlucky failed\n"
 
 
-def test_a_topic_of_ntfy_is_published_at_the_hubs_server(yard: Yard, receiver: Receiver) -> None:
-    submit(yard, "false", name="tell", notify=["ntfy:my-runs"], notify_on=["end"])
+def test_a_topic_of_ntfy_is_published_at_the_hubs_server(fleet: ProcessFleet, receiver: Receiver) -> None:
+    submit(fleet, "false", name="tell", notify=["ntfy:my-runs"], notify_on=["end"])
     told = until(lambda: [one for path, one in receiver.got if one.get("topic") == "my-runs"], "it was published")
     assert told[0]["title"] == "job tell failed"
     assert told[0]["priority"] == 4
 
 
-def test_who_answers_that_it_is_busy_is_asked_again(yard: Yard, receiver: Receiver) -> None:
+def test_who_answers_that_it_is_busy_is_asked_again(fleet: ProcessFleet, receiver: Receiver) -> None:
     receiver.tries, receiver.refuse = 0, 1
-    job_id = submit(yard, "true", notify=["team"])
+    job_id = submit(fleet, "true", notify=["team"])
     until(lambda: receiver.of(job_id), "it was told after all")
     assert receiver.tries == 2
     receiver.refuse = 0
 
 
-def test_what_was_not_asked_for_is_not_told(yard: Yard, receiver: Receiver) -> None:
-    quiet = submit(yard, "true", notify=["team"], notify_on=["failed"])
-    with client(yard) as hub:
+def test_what_was_not_asked_for_is_not_told(fleet: ProcessFleet, receiver: Receiver) -> None:
+    quiet = submit(fleet, "true", notify=["team"], notify_on=["failed"])
+    with client(fleet) as hub:
         assert hub.job(quiet, wait=20.0)["state"] == "succeeded"
-    later = submit(yard, "true", notify=["team"])
+    later = submit(fleet, "true", notify=["team"])
     until(lambda: receiver.of(later), "a later one was told")
     assert receiver.of(quiet) == []
 
 
-def test_a_job_cannot_send_the_hub_into_the_house(yard: Yard, receiver: Receiver) -> None:
+def test_a_job_cannot_send_the_hub_into_the_house(fleet: ProcessFleet, receiver: Receiver) -> None:
     with pytest.raises(
         BadInput, match=r"notify: 127\.0\.0\.1 is not on the public network, and the hub's \[notify\] does"
     ):
-        submit(yard, "true", notify=[f"{receiver.url}/hook"])
+        submit(fleet, "true", notify=[f"{receiver.url}/hook"])
 
 
-def test_a_name_that_leads_there_is_found_out_when_it_is_looked_up(yard: Yard, receiver: Receiver) -> None:
+def test_a_name_that_leads_there_is_found_out_when_it_is_looked_up(fleet: ProcessFleet, receiver: Receiver) -> None:
     before = len(receiver.got)
     port = receiver.url.rpartition(":")[2]
-    submit(yard, "true", notify=[f"http://localhost:{port}/hook"])
-    until(lambda: counted(yard, "failed") >= 1, "it was given up")
+    submit(fleet, "true", notify=[f"http://localhost:{port}/hook"])
+    until(lambda: counted(fleet, "failed") >= 1, "it was given up")
     assert len(receiver.got) == before
 
 
-def test_targets_that_the_hub_does_not_have_and_words_that_are_none_are_refused(yard: Yard) -> None:
+def test_targets_that_the_hub_does_not_have_and_words_that_are_none_are_refused(fleet: ProcessFleet) -> None:
     with pytest.raises(BadInput, match=r"the hub has no target 'nobody' in its ostler\.toml; it has mail, team"):
-        submit(yard, "true", notify=["nobody"])
-    wrong = yard.run("submit", "--notify", "ftp://x", "--notify-on", "lunch", "--", "true")
+        submit(fleet, "true", notify=["nobody"])
+    wrong = fleet.run("submit", "--notify", "ftp://x", "--notify-on", "lunch", "--", "true")
     assert "--notify (notify): " in wrong.stderr and "--notify-on (notify_on): 'lunch' is not one of" in wrong.stderr
 
 
-def counted(yard: Yard, outcome: str) -> float:
-    with client(yard) as hub:
+def counted(fleet: ProcessFleet, outcome: str) -> float:
+    with client(fleet) as hub:
         text = hub._transport.request("GET", "/metrics").body.decode()
     lines = [line for line in text.splitlines() if line.startswith(f'ostler_notifications_total{{outcome="{outcome}"')]
     return float(lines[0].rpartition(" ")[2])
 
 
-def test_what_was_not_told_when_the_hub_was_killed_is_told_by_the_next(yard: Yard, receiver: Receiver) -> None:
+def test_what_was_not_told_when_the_hub_was_killed_is_told_by_the_next(fleet: ProcessFleet, receiver: Receiver) -> None:
     receiver.tries, receiver.refuse = 0, 10_000
-    job_id = submit(yard, "true", notify=["team"])
+    job_id = submit(fleet, "true", notify=["team"])
     until(lambda: receiver.tries > 0, "it was tried")
-    yard.kill_hub()
+    fleet.kill("hub")
     receiver.refuse = 0
-    yard.start_hub()
+    fleet.start_hub()
     [told] = until(lambda: receiver.of(job_id), "the next hub told it")
     assert told["job"]["state"] == "succeeded"
 
 
-def test_who_gives_way_to_another_is_told_of(yard: Yard, receiver: Receiver) -> None:
-    first = submit(yard, "sleep", "600", name="patient", gpu_count=2, preemptible=True, notify=["team"])
-    with client(yard) as hub:
+def test_who_gives_way_to_another_is_told_of(fleet: ProcessFleet, receiver: Receiver) -> None:
+    first = submit(fleet, "sleep", "600", name="patient", gpu_count=2, preemptible=True, notify=["team"])
+    with client(fleet) as hub:
         until(lambda: hub.job(first)["state"] == "running", "it runs")
-        second = submit(yard, "sleep", "600", gpu_count=2, priority=5)
+        second = submit(fleet, "sleep", "600", gpu_count=2, priority=5)
         told = until(lambda: receiver.of(first), "it was told")
         for job_id in (first, second):
             hub.cancel(job_id)

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("textual")
 
 from tests.cli.terminal import Terminal
-from tests.cli.yard import Yard, standing
+from tests.process_fleet import TWO_A100, ProcessFleet, process_fleet
 from textual.pilot import Pilot
 from textual.widgets import DataTable
 
@@ -33,16 +33,16 @@ PATIENCE_S = 40.0
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    with standing(tmp_path_factory.mktemp("top")) as found:
-        yield found
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFleet]:
+    with process_fleet(tmp_path_factory.mktemp("top"), "box", offer=TWO_A100, drain_s=1) as fleet:
+        yield fleet
 
 
 @pytest.fixture(scope="module")
-def jobs(yard: Yard) -> dict[str, str]:
+def jobs(fleet: ProcessFleet) -> dict[str, str]:
     """One that prints and goes on, and one that nothing here could ever run."""
     prints = "i=0; while :; do i=$((i+1)); echo epoch $i; sleep 0.3; done"
-    with client(yard) as hub:
+    with client(fleet) as hub:
         given = {
             "prints": {"command": ["sh", "-c", prints], "gpu_count": 1, "min_cpu_cores": 1},
             "too-big": {"command": ["true"], "gpu_count": 9},
@@ -55,14 +55,16 @@ def jobs(yard: Yard) -> dict[str, str]:
     return ids
 
 
-def client(yard: Yard, token: str = "") -> Hub:
-    secret = token or (yard.state / "admin.token").read_text().strip()
-    return Hub(yard.url, secret, patience=Patience(tries=1, outage_s=0.0))
+def client(fleet: ProcessFleet, token: str = "") -> Hub:
+    secret = token or (fleet.state / "admin.token").read_text().strip()
+    return Hub(fleet.url, secret, patience=Patience(tries=1, outage_s=0.0))
 
 
 @asynccontextmanager
-async def watching(yard: Yard, size: tuple[int, int], token: str = "") -> AsyncIterator[tuple[Top, Pilot[None]]]:
-    with client(yard, token) as hub:
+async def watching(
+    fleet: ProcessFleet, size: tuple[int, int], token: str = ""
+) -> AsyncIterator[tuple[Top, Pilot[None]]]:
+    with client(fleet, token) as hub:
         app = Top(hub, every_s=0.1)
         async with app.run_test(size=size, notifications=True) as pilot:
             await until(lambda: "prints" in shown(app), "the jobs are shown")
@@ -94,9 +96,9 @@ def choose(app: Top, table: str, key: str) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_it_shows_machines_jobs_and_what_they_hold(
-    yard: Yard, jobs: dict[str, str], size: tuple[int, int], tmp_path: Path
+    fleet: ProcessFleet, jobs: dict[str, str], size: tuple[int, int], tmp_path: Path
 ) -> None:
-    async with watching(yard, size) as (app, _):
+    async with watching(fleet, size) as (app, _):
         await until(lambda: "no regist" in shown(app) and "q Quit" in shown(app), "all of it is shown")
         keep(app, tmp_path, "main")
         text = shown(app)
@@ -109,10 +111,10 @@ async def test_it_shows_machines_jobs_and_what_they_hold(
 
 
 def test_what_waits_is_listed_in_the_order_of_the_queue_however_long_that_is(
-    yard: Yard, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    fleet: ProcessFleet, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asks = {"command": ["true"], "gpu_count": 9}
-    with client(yard) as hub:
+    with client(fleet) as hub:
         late = hub.submit({**asks, "name": "late", "priority": 1})["id"]
         early = hub.submit({**asks, "name": "early", "priority": 90})["id"]
         last = hub.submit({**asks, "name": "last", "priority": 1})["id"]
@@ -131,9 +133,9 @@ def test_what_waits_is_listed_in_the_order_of_the_queue_however_long_that_is(
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_jobs_log_is_opened_and_goes_on(
-    yard: Yard, jobs: dict[str, str], size: tuple[int, int], tmp_path: Path
+    fleet: ProcessFleet, jobs: dict[str, str], size: tuple[int, int], tmp_path: Path
 ) -> None:
-    async with watching(yard, size) as (app, pilot):
+    async with watching(fleet, size) as (app, pilot):
         choose(app, "jobs", jobs["prints"])
         await pilot.press("enter")
         await until(lambda: "epoch" in shown(app), "the log is shown")
@@ -145,9 +147,9 @@ async def test_a_jobs_log_is_opened_and_goes_on(
 
 
 async def test_why_and_the_keys_are_told_and_a_filter_leaves_what_has_its_words(
-    yard: Yard, jobs: dict[str, str], tmp_path: Path
+    fleet: ProcessFleet, jobs: dict[str, str], tmp_path: Path
 ) -> None:
-    async with watching(yard, SIZES[0]) as (app, pilot):
+    async with watching(fleet, SIZES[0]) as (app, pilot):
         choose(app, "jobs", jobs["too-big"])
         await pilot.press("w")
         await until(lambda: "needs 9 GPUs" in shown(app), "why is told")
@@ -162,10 +164,10 @@ async def test_why_and_the_keys_are_told_and_a_filter_leaves_what_has_its_words(
         await until(lambda: len(table.rows) >= 2, "all is shown again")
 
 
-async def test_jobs_are_cancelled_and_requeued_after_a_question(yard: Yard, jobs: dict[str, str]) -> None:
-    with client(yard) as hub:
+async def test_jobs_are_cancelled_and_requeued_after_a_question(fleet: ProcessFleet, jobs: dict[str, str]) -> None:
+    with client(fleet) as hub:
         job = hub.submit({"command": ["sleep", "600"], "name": "victim", "gpu_count": 9})["id"]
-        async with watching(yard, SIZES[0]) as (app, pilot):
+        async with watching(fleet, SIZES[0]) as (app, pilot):
             await until(lambda: "victim" in shown(app), "it is listed")
             choose(app, "jobs", job)
             await pilot.press("c")
@@ -182,9 +184,9 @@ async def test_jobs_are_cancelled_and_requeued_after_a_question(yard: Yard, jobs
             hub.cancel(job)
 
 
-async def test_a_machine_is_drained_and_opened_again(yard: Yard, jobs: dict[str, str]) -> None:
-    with client(yard) as hub:
-        async with watching(yard, SIZES[0]) as (app, pilot):
+async def test_a_machine_is_drained_and_opened_again(fleet: ProcessFleet, jobs: dict[str, str]) -> None:
+    with client(fleet) as hub:
+        async with watching(fleet, SIZES[0]) as (app, pilot):
             choose(app, "machines", "box")
             await pilot.press("d", "y")
             await until(lambda: hub.worker("box")["draining"], "it is drained")
@@ -193,29 +195,31 @@ async def test_a_machine_is_drained_and_opened_again(yard: Yard, jobs: dict[str,
             await until(lambda: not hub.worker("box")["draining"], "it is open again")
 
 
-async def test_what_a_viewer_may_not_do_is_said_and_the_view_goes_on(yard: Yard, jobs: dict[str, str]) -> None:
-    with client(yard) as hub:
+async def test_what_a_viewer_may_not_do_is_said_and_the_view_goes_on(fleet: ProcessFleet, jobs: dict[str, str]) -> None:
+    with client(fleet) as hub:
         token = hub.create_token("viewer", "vera")["token"]
-    async with watching(yard, SIZES[0], token) as (app, pilot):
+    async with watching(fleet, SIZES[0], token) as (app, pilot):
         choose(app, "machines", "box")
         await pilot.press("d", "y")
         await until(lambda: "viewer may not" in " ".join(shown(app).split()), "it is refused in words")
 
 
-async def test_what_the_hub_refuses_is_shown_as_it_is_written(yard: Yard, jobs: dict[str, str]) -> None:
+async def test_what_the_hub_refuses_is_shown_as_it_is_written(fleet: ProcessFleet, jobs: dict[str, str]) -> None:
     def refuse() -> dict[str, Any]:
         raise BadInput("no [/red] [b]worker[/b]")
 
-    async with watching(yard, SIZES[0]) as (app, _):
+    async with watching(fleet, SIZES[0]) as (app, _):
         app._do(refuse, lambda found: None)
         await until(lambda: "no [/red] [b]worker[/b]" in shown(app), "it is shown")
 
 
-async def test_an_array_of_which_some_run_is_shown_once_and_as_running(yard: Yard, jobs: dict[str, str]) -> None:
-    with client(yard) as hub:
+async def test_an_array_of_which_some_run_is_shown_once_and_as_running(
+    fleet: ProcessFleet, jobs: dict[str, str]
+) -> None:
+    with client(fleet) as hub:
         array = hub.submit({"command": ["sleep", "600"], "name": "many", "array": 60, "min_cpu_cores": 0.5})["id"]
         try:
-            async with watching(yard, SIZES[1]) as (app, _):
+            async with watching(fleet, SIZES[1]) as (app, _):
                 await until(lambda: hub.job(array)["state"] == "running", "some of it run")
 
                 def rows() -> list[str]:
@@ -228,12 +232,12 @@ async def test_an_array_of_which_some_run_is_shown_once_and_as_running(yard: Yar
 
 
 async def test_enter_on_a_machine_shows_what_runs_there_and_nothing_that_only_names_it(
-    yard: Yard, jobs: dict[str, str]
+    fleet: ProcessFleet, jobs: dict[str, str]
 ) -> None:
-    with client(yard) as hub:
+    with client(fleet) as hub:
         named = hub.submit({"command": ["true"], "name": "for-box", "gpu_count": 9})["id"]
         try:
-            async with watching(yard, SIZES[1]) as (app, pilot):
+            async with watching(fleet, SIZES[1]) as (app, pilot):
                 await until(lambda: "for-box" in shown(app), "it is listed")
                 choose(app, "machines", "box")
                 await pilot.press("enter")
@@ -243,32 +247,34 @@ async def test_enter_on_a_machine_shows_what_runs_there_and_nothing_that_only_na
             hub.cancel(named)
 
 
-async def test_that_a_token_opens_nothing_any_more_is_told_in_the_hubs_words(yard: Yard, jobs: dict[str, str]) -> None:
-    with client(yard) as hub:
+async def test_that_a_token_opens_nothing_any_more_is_told_in_the_hubs_words(
+    fleet: ProcessFleet, jobs: dict[str, str]
+) -> None:
+    with client(fleet) as hub:
         made = hub.create_token("viewer", "vera")
-        async with watching(yard, SIZES[0], made["token"]) as (app, _):
+        async with watching(fleet, SIZES[0], made["token"]) as (app, _):
             hub.revoke_token(made["id"])
             await until(lambda: "refused for" in shown(app) and "token" in shown(app), "it is told why")
             assert "no hub for" not in shown(app)
 
 
 async def test_a_hub_that_is_killed_is_told_and_comes_back_by_itself(
-    yard: Yard, jobs: dict[str, str], tmp_path: Path
+    fleet: ProcessFleet, jobs: dict[str, str], tmp_path: Path
 ) -> None:
-    async with watching(yard, SIZES[0]) as (app, _):
-        await asyncio.to_thread(yard.kill_hub)
+    async with watching(fleet, SIZES[0]) as (app, _):
+        await asyncio.to_thread(fleet.kill, "hub")
         await until(lambda: "no hub for" in shown(app), "it is told that the hub is away")
         assert "prints" in shown(app)
         keep(app, tmp_path, "away")
-        await asyncio.to_thread(yard.start_hub)
+        await asyncio.to_thread(fleet.start_hub)
         await until(lambda: "no hub for" not in shown(app), "it is back")
-        with client(yard) as hub:
+        with client(fleet) as hub:
             hub.submit({"command": ["true"], "name": "afterwards", "gpu_count": 9})
         await until(lambda: "afterwards" in shown(app), "what happened since is shown")
 
 
-def test_in_a_real_terminal_it_comes_and_goes(yard: Yard, jobs: dict[str, str]) -> None:
-    terminal = Terminal(yard, "top", rows=24, columns=80)
+def test_in_a_real_terminal_it_comes_and_goes(fleet: ProcessFleet, jobs: dict[str, str]) -> None:
+    terminal = Terminal(fleet, "top", rows=24, columns=80)
     terminal.until("prints")
     terminal.type("?")
     terminal.until("requeue a job")
@@ -278,16 +284,16 @@ def test_in_a_real_terminal_it_comes_and_goes(yard: Yard, jobs: dict[str, str]) 
     assert terminal.exit_code() == 0
 
 
-def test_without_textual_it_says_what_to_install(yard: Yard) -> None:
+def test_without_textual_it_says_what_to_install(fleet: ProcessFleet) -> None:
     code = "import sys; sys.modules['textual'] = None; from ostler.cli.main import run; sys.exit(run(['top']))"
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, **yard.environment}, capture_output=True, text=True
+        [sys.executable, "-c", code], env={**os.environ, **fleet.environment}, capture_output=True, text=True
     )
     assert done.returncode == 2
     assert done.stderr == "ostler: ostler top needs the library textual; install it with: pip install 'ostler[top]'\n"
 
 
-def test_without_a_terminal_it_names_what_needs_none(yard: Yard) -> None:
-    done = yard.run("top")
+def test_without_a_terminal_it_names_what_needs_none(fleet: ProcessFleet) -> None:
+    done = fleet.run("top")
     told = "ostler: ostler top needs a terminal; `ostler status` prints the same, once\n"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", told)

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.cli.yard import OSTLER, Yard, until
+from tests.process_fleet import OSTLER, ProcessFleet, until
 
 
 class Up:
     def __init__(self, folder: Path) -> None:
-        self.yard = Yard(folder)
+        self.fleet = ProcessFleet(folder)
         self.process = subprocess.Popen(
             [*OSTLER, "up", "--port", "0"],
-            env={**self.yard.environment, "PYTHONUNBUFFERED": "1"},
+            env={**self.fleet.environment, "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -29,8 +29,8 @@ class Up:
             if "Ctrl-C" in line:
                 break
         self.url = self.told[1].rpartition(" ")[2]
-        self.yard.environment["OSTLER_HUB"] = self.url
-        until(lambda: len(self.yard.workers()) == 1, "the worker has registered", self.process)
+        self.fleet.environment["OSTLER_HUB"] = self.url
+        until(lambda: len(self.fleet.workers()) == 1, "the worker has registered", process=self.process)
 
     def children(self) -> dict[str, psutil.Process]:
         """The hub and the worker; not the supervisor, which outlives its worker."""
@@ -55,12 +55,12 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 def test_up_says_how_to_use_it_runs_jobs_and_stops_on_ctrl_c(up: Up) -> None:
-    assert any(line.endswith(f"asks for the token in {up.yard.state / 'admin.token'}") for line in up.told)
-    assert f"export OSTLER_HUB={up.url} OSTLER_STATE_DIR={up.yard.state}" in up.told
-    done = up.yard.run("run", "--", "echo", "hello from the fleet")
+    assert any(line.endswith(f"asks for the token in {up.fleet.state / 'admin.token'}") for line in up.told)
+    assert f"export OSTLER_HUB={up.url} OSTLER_STATE_DIR={up.fleet.state}" in up.told
+    done = up.fleet.run("run", "--", "echo", "hello from the fleet")
     assert (done.returncode, done.stdout) == (0, "hello from the fleet\n")
-    long = up.yard.submit("--", "sleep", "60")
-    until(lambda: up.yard.json("show", long)["state"] == "running", "the job runs", up.process)
+    long = up.fleet.submit("--", "sleep", "60")
+    until(lambda: up.fleet.json("show", long)["state"] == "running", "the job runs", process=up.process)
     children = up.children()
     assert set(children) == {"hub", "worker"}
     up.process.send_signal(signal.SIGINT)

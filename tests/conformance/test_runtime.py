@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pytest
 from tests.bridge.shell_batch import ShellBatch
-from tests.e2e.paddock import until
+from tests.process_fleet import until
 
 from ostler.bridge.cluster import Cluster
 from ostler.runtime.base import Ended, Held, Launch, Runtime

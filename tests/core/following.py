@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from tests.core.yard import Yard, entry
+from tests.core.core_fleet import CoreFleet, entry
 
 from ostler.core.effects import Followed
 from ostler.core.events import Event, ManifestApplied, NewJob
@@ -48,9 +48,9 @@ HOSTS: list[dict[str, HostPolicy]] = [
 
 
 class Following:
-    """A part of the stable: see there."""
+    """A part of the random fleet: see there."""
 
-    yard: Yard
+    core: CoreFleet
     jobs: list[str]
     acknowledged: set[str]
     waiting: list[Event]
@@ -87,7 +87,7 @@ class Following:
             self._file[name] = {**self._file[name], **change}
 
     def _manifest(self) -> ManifestApplied:
-        event = self.yard.following(*[entry(name, **spec) for name, spec in self._file.items()], hosts=self._hosts)
+        event = self.core.following(*[entry(name, **spec) for name, spec in self._file.items()], hosts=self._hosts)
 
         def answered(effect: Any) -> None:
             assert isinstance(effect, Followed), effect
@@ -112,8 +112,8 @@ class Following:
 
     def look_at_manifest(self) -> None:
         """The row of each job is that of the manifest that was applied last."""
-        rows = self.yard.ledger.jobs(self.applied)
+        rows = self.core.ledger.jobs(self.applied)
         for job_id, new in self.applied.items():
             row = rows[job_id]
             assert (row.spec, row.request, row.terms, row.name) == (new.spec, new.request, new.terms, new.name), job_id
-        assert self.yard.ledger.manifest() is not None or not self.applied
+        assert self.core.ledger.manifest() is not None or not self.applied

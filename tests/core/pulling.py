@@ -4,7 +4,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from tests.core.yard import Yard, capabilities
+from tests.core.core_fleet import CoreFleet, capabilities
 
 from ostler.core.effects import Answer, Beaten, Claimed, Effect, Refuse
 from ostler.core.events import ClaimBeat, ClaimEnded, ClaimRequested, Event, TaskEnded
@@ -47,9 +47,9 @@ class PullMachine:
 
 
 class Pulling:
-    """A part of the stable: see there."""
+    """A part of the random fleet: see there."""
 
-    yard: Yard
+    core: CoreFleet
     waiting: list[Event]
     turn: Callable[..., None]
 
@@ -176,7 +176,7 @@ class Pulling:
             exit_code={"succeeded": 0, "failed": 1}.get(state),
             fault="drain" if state == "returned" else "",
         )
-        return ClaimEnded(ref=self._ask(answered), end=end, history=self.yard.ledger.attempts_of(task_id))
+        return ClaimEnded(ref=self._ask(answered), end=end, history=self.core.ledger.attempts_of(task_id))
 
     def pull_round(self, _: int = 0, __: int = 0) -> None:
         """Every machine beats, and asks for more where it has nothing."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from hypothesis import strategies as st
-from tests.core.yard import capabilities
+from tests.core.core_fleet import capabilities
 
 from ostler.domain.worker import Capabilities
 

@@ -6,7 +6,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.yard import Yard
+from tests.core.core_fleet import CoreFleet
 
 from ostler.core.ranges import Ranges, RangeSet, merge, split_ranges, with_index, without_index
 from ostler.domain.records import Dropped
@@ -47,268 +47,268 @@ def test_ranges_are_sorted_apart_and_never_empty(one: set[int], other: set[int])
         assert all(before[1] <= after[0] for before, after in itertools.pairwise(ranges))
 
 
-def array(yard: Yard, size: int = 4, **spec: object) -> list[str]:
-    yard.submit("a", array=size, **spec)
+def array(core: CoreFleet, size: int = 4, **spec: object) -> list[str]:
+    core.submit("a", array=size, **spec)
     return [f"a.{index}" for index in range(size)]
 
 
 def test_an_array_that_waits_is_one_row_however_long_it_is() -> None:
-    yard = Yard()
-    yard.submit("a", array=MILLION)
-    assert yard.job("a").waiting == [(0, MILLION)]
-    assert yard.job("a").state == "pending"
-    assert yard.ledger.tasks_of("a") == []
+    core = CoreFleet()
+    core.submit("a", array=MILLION)
+    assert core.job("a").waiting == [(0, MILLION)]
+    assert core.job("a").state == "pending"
+    assert core.ledger.tasks_of("a") == []
 
 
 def test_tasks_start_in_order_of_index_and_have_ids_of_their_own() -> None:
-    yard = Yard()
-    tasks = array(yard)
-    yard.worker("box", slots=2)
-    assert [yard.where(task) for task in tasks[:2]] == ["box", "box"]
-    assert [row.id for row in yard.ledger.tasks_of("a")] == ["a.0", "a.1"]
-    assert yard.job("a").waiting == [(2, 4)]
+    core = CoreFleet()
+    tasks = array(core)
+    core.worker("box", slots=2)
+    assert [core.where(task) for task in tasks[:2]] == ["box", "box"]
+    assert [row.id for row in core.ledger.tasks_of("a")] == ["a.0", "a.1"]
+    assert core.job("a").waiting == [(2, 4)]
 
 
 def test_each_assignment_carries_its_index_and_a_single_job_none() -> None:
     from ostler.core.effects import AssignTask
 
-    yard = Yard()
-    yard.worker("box")
-    array(yard, 2)
-    assert [effect.index for effect in yard.of(AssignTask)] == [0, 1]
-    yard.submit("single")
-    assert [effect.index for effect in yard.of(AssignTask)] == [None]
+    core = CoreFleet()
+    core.worker("box")
+    array(core, 2)
+    assert [effect.index for effect in core.of(AssignTask)] == [0, 1]
+    core.submit("single")
+    assert [effect.index for effect in core.of(AssignTask)] == [None]
 
 
 def test_an_array_of_one_is_still_an_array() -> None:
-    yard = Yard()
-    yard.worker("box")
-    array(yard, 1)
-    yard.start("a.0")
-    yard.end("a.0")
-    assert yard.job("a").state == "succeeded"
+    core = CoreFleet()
+    core.worker("box")
+    array(core, 1)
+    core.start("a.0")
+    core.end("a.0")
+    assert core.job("a").state == "succeeded"
 
 
 def test_an_array_is_pending_until_one_starts_running_until_all_have_ended_then_succeeded() -> None:
-    yard = Yard()
-    tasks = array(yard, 2)
-    assert yard.job("a").state == "pending"
-    yard.worker("box", slots=1)
-    yard.start("a.0")
-    assert yard.job("a").state == "running"
-    yard.end("a.0")
-    yard.drain("box")
-    assert yard.job("a").state == "running"
-    yard.drain("box", False)
-    yard.start(tasks[1])
-    yard.end(tasks[1])
-    assert yard.job("a").state == "succeeded"
-    assert yard.job("a").finished_at is not None
-    assert yard.job("a").counts == {"succeeded": 2}
-    assert "a" not in yard.fleet.jobs
+    core = CoreFleet()
+    tasks = array(core, 2)
+    assert core.job("a").state == "pending"
+    core.worker("box", slots=1)
+    core.start("a.0")
+    assert core.job("a").state == "running"
+    core.end("a.0")
+    core.drain("box")
+    assert core.job("a").state == "running"
+    core.drain("box", False)
+    core.start(tasks[1])
+    core.end(tasks[1])
+    assert core.job("a").state == "succeeded"
+    assert core.job("a").finished_at is not None
+    assert core.job("a").counts == {"succeeded": 2}
+    assert "a" not in core.fleet.jobs
 
 
 def test_an_array_with_a_failed_task_fails_when_all_have_ended_and_says_how_many() -> None:
-    yard = Yard()
-    yard.worker("box")
-    tasks = array(yard, 3)
-    yard.start(*tasks)
-    yard.end("a.1", "failed")
-    assert yard.job("a").state == "running"
-    yard.end("a.0")
-    yard.end("a.2")
-    assert yard.job("a").state == "failed"
-    assert yard.job("a").reason == "of 3 tasks: 1 failed, 2 succeeded"
-    assert yard.states(*tasks) == ["succeeded", "failed", "succeeded"]
+    core = CoreFleet()
+    core.worker("box")
+    tasks = array(core, 3)
+    core.start(*tasks)
+    core.end("a.1", "failed")
+    assert core.job("a").state == "running"
+    core.end("a.0")
+    core.end("a.2")
+    assert core.job("a").state == "failed"
+    assert core.job("a").reason == "of 3 tasks: 1 failed, 2 succeeded"
+    assert core.states(*tasks) == ["succeeded", "failed", "succeeded"]
 
 
 def test_states_are_counted() -> None:
-    yard = Yard()
-    yard.worker("box", slots=3)
-    array(yard, 6)
-    yard.start("a.0", "a.1")
-    yard.end("a.0", "failed")
-    counts = yard.job("a").counts
+    core = CoreFleet()
+    core.worker("box", slots=3)
+    array(core, 6)
+    core.start("a.0", "a.1")
+    core.end("a.0", "failed")
+    counts = core.job("a").counts
     assert counts == {"failed": 1, "running": 1, "assigned": 2, "pending": 2}
-    yard.leave("box")
-    assert yard.job("a").counts == {"failed": 1, "orphaned": 3, "pending": 2}
+    core.leave("box")
+    assert core.job("a").counts == {"failed": 1, "orphaned": 3, "pending": 2}
 
 
 def test_cancelling_a_million_waiting_tasks_is_quick_and_makes_no_rows() -> None:
-    yard = Yard()
-    yard.worker("box", slots=2)
-    yard.submit("a", array=MILLION)
-    yard.start("a.0")
+    core = CoreFleet()
+    core.worker("box", slots=2)
+    core.submit("a", array=MILLION)
+    core.start("a.0")
     begun = time.process_time()
-    yard.cancel("a")
+    core.cancel("a")
     assert time.process_time() - begun < 0.5, "a walk over a million tasks"
-    row = yard.job("a")
+    row = core.job("a")
     assert row.state == "cancelled"
     assert row.counts == {"cancelled": MILLION}
     assert (row.waiting, row.dropped) == ([], [Dropped(2, MILLION, "cancelled", "cancelled")])
-    assert [task.id for task in yard.ledger.tasks_of("a")] == ["a.0", "a.1"]
-    assert len(yard.cancelled()) == 2
+    assert [task.id for task in core.ledger.tasks_of("a")] == ["a.0", "a.1"]
+    assert len(core.cancelled()) == 2
 
 
 def test_an_array_whose_processes_are_gone_leaves_memory() -> None:
-    yard = Yard()
-    yard.worker("box", slots=1)
-    array(yard, 1000)
-    yard.start("a.0")
-    yard.cancel("a")
-    assert "a" in yard.fleet.jobs
-    yard.end("a.0", "cancelled")
-    assert "a" not in yard.fleet.jobs
-    assert yard.fleet.held == {}
+    core = CoreFleet()
+    core.worker("box", slots=1)
+    array(core, 1000)
+    core.start("a.0")
+    core.cancel("a")
+    assert "a" in core.fleet.jobs
+    core.end("a.0", "cancelled")
+    assert "a" not in core.fleet.jobs
+    assert core.fleet.held == {}
 
 
 def test_a_cancelled_array_that_is_requeued_runs_whole_again() -> None:
-    yard = Yard()
-    yard.worker("box", slots=2)
-    tasks = array(yard, 6)
-    yard.start("a.0", "a.1")
-    yard.end("a.0")
-    yard.cancel("a")
-    yard.end("a.1", "cancelled")
-    yard.end("a.2", "cancelled")
-    assert yard.job("a").counts == {"succeeded": 1, "cancelled": 5}
-    yard.requeue("a")
-    assert yard.job("a").counts == {"succeeded": 1, "assigned": 2, "pending": 3}
+    core = CoreFleet()
+    core.worker("box", slots=2)
+    tasks = array(core, 6)
+    core.start("a.0", "a.1")
+    core.end("a.0")
+    core.cancel("a")
+    core.end("a.1", "cancelled")
+    core.end("a.2", "cancelled")
+    assert core.job("a").counts == {"succeeded": 1, "cancelled": 5}
+    core.requeue("a")
+    assert core.job("a").counts == {"succeeded": 1, "assigned": 2, "pending": 3}
     for task in tasks[1:]:
-        yard.start(task)
-        yard.end(task)
-    assert yard.job("a").state == "succeeded"
+        core.start(task)
+        core.end(task)
+    assert core.job("a").state == "succeeded"
 
 
 def test_a_requeued_array_is_pending_until_a_task_starts() -> None:
-    yard = Yard()
-    yard.worker("box")
-    tasks = array(yard, 3)
+    core = CoreFleet()
+    core.worker("box")
+    tasks = array(core, 3)
     for task in tasks:
-        yard.start(task)
-        yard.end(task, "failed")
-    yard.drain("box")
-    yard.requeue("a")
-    assert yard.states(*tasks) == ["pending"] * 3
-    assert yard.job("a").counts == {"pending": 3}
-    assert yard.job("a").state == "pending"
+        core.start(task)
+        core.end(task, "failed")
+    core.drain("box")
+    core.requeue("a")
+    assert core.states(*tasks) == ["pending"] * 3
+    assert core.job("a").counts == {"pending": 3}
+    assert core.job("a").state == "pending"
 
 
 def test_one_waiting_index_is_cancelled_alone() -> None:
-    yard = Yard()
-    array(yard, 4)
-    yard.cancel("a", 2)
-    assert yard.state("a.2") == "cancelled"
-    assert yard.job("a").waiting == [(0, 2), (3, 4)]
-    assert yard.job("a").counts == {"cancelled": 1, "pending": 3}
-    yard.worker("box")
-    assert [yard.where(f"a.{index}") for index in range(4)] == ["box", "box", "", "box"]
+    core = CoreFleet()
+    array(core, 4)
+    core.cancel("a", 2)
+    assert core.state("a.2") == "cancelled"
+    assert core.job("a").waiting == [(0, 2), (3, 4)]
+    assert core.job("a").counts == {"cancelled": 1, "pending": 3}
+    core.worker("box")
+    assert [core.where(f"a.{index}") for index in range(4)] == ["box", "box", "", "box"]
 
 
 def test_an_array_of_which_one_waiting_index_was_cancelled_has_not_started() -> None:
-    yard = Yard()
-    array(yard, 4)
-    yard.cancel("a", 2)
-    assert yard.job("a").state == "pending"
+    core = CoreFleet()
+    array(core, 4)
+    core.cancel("a", 2)
+    assert core.job("a").state == "pending"
 
 
 def test_one_running_index_is_cancelled_alone() -> None:
-    yard = Yard()
-    yard.worker("box")
-    tasks = array(yard, 3)
-    yard.start(*tasks)
-    yard.cancel("a", 1)
-    assert len(yard.cancelled()) == 1
-    assert yard.states(*tasks) == ["running", "cancelled", "running"]
-    yard.end("a.1", "cancelled")
-    yard.end("a.0")
-    yard.end("a.2")
-    assert yard.job("a").state == "failed"
-    assert yard.job("a").reason == "of 3 tasks: 1 cancelled, 2 succeeded"
+    core = CoreFleet()
+    core.worker("box")
+    tasks = array(core, 3)
+    core.start(*tasks)
+    core.cancel("a", 1)
+    assert len(core.cancelled()) == 1
+    assert core.states(*tasks) == ["running", "cancelled", "running"]
+    core.end("a.1", "cancelled")
+    core.end("a.0")
+    core.end("a.2")
+    assert core.job("a").state == "failed"
+    assert core.job("a").reason == "of 3 tasks: 1 cancelled, 2 succeeded"
 
 
 @pytest.mark.parametrize("index", [-1, 4, 99])
 def test_an_index_that_is_not_there_is_cancelled_without_effect(index: int) -> None:
-    yard = Yard()
-    array(yard, 4)
-    yard.cancel("a", index)
-    assert yard.job("a").counts in ({}, {"pending": 4})
-    assert yard.ledger.tasks_of("a") == []
+    core = CoreFleet()
+    array(core, 4)
+    core.cancel("a", index)
+    assert core.job("a").counts in ({}, {"pending": 4})
+    assert core.ledger.tasks_of("a") == []
 
 
 def test_one_index_that_ended_is_requeued_alone() -> None:
-    yard = Yard()
-    yard.worker("box")
-    tasks = array(yard, 3)
-    yard.start(*tasks)
+    core = CoreFleet()
+    core.worker("box")
+    tasks = array(core, 3)
+    core.start(*tasks)
     for task in tasks:
-        yard.end(task, "failed")
-    yard.requeue("a", 1)
-    assert yard.states(*tasks) == ["failed", "assigned", "failed"]
-    assert yard.job("a").counts == {"failed": 2, "assigned": 1}
+        core.end(task, "failed")
+    core.requeue("a", 1)
+    assert core.states(*tasks) == ["failed", "assigned", "failed"]
+    assert core.job("a").counts == {"failed": 2, "assigned": 1}
 
 
 def test_one_index_that_was_dropped_is_requeued_alone() -> None:
-    yard = Yard()
-    array(yard, 1000)
-    yard.cancel("a")
-    yard.worker("box")
-    yard.requeue("a", 5)
-    assert yard.job("a").counts == {"assigned": 1, "cancelled": 999}
-    assert yard.where("a.5") == "box"
+    core = CoreFleet()
+    array(core, 1000)
+    core.cancel("a")
+    core.worker("box")
+    core.requeue("a", 5)
+    assert core.job("a").counts == {"assigned": 1, "cancelled": 999}
+    assert core.where("a.5") == "box"
 
 
 def test_an_index_dropped_for_one_reason_and_others_for_another_are_each_counted_right() -> None:
-    yard = Yard()
-    array(yard, 6, scheduling_timeout_seconds=30)
-    yard.wait(31)
-    assert yard.job("a").counts == {"unschedulable": 6}
-    yard.requeue("a", 2)
-    yard.cancel("a")
-    assert yard.job("a").counts == {"cancelled": 1, "unschedulable": 5}
-    yard.requeue("a")
-    assert yard.job("a").counts == {"pending": 6}
+    core = CoreFleet()
+    array(core, 6, scheduling_timeout_seconds=30)
+    core.wait(31)
+    assert core.job("a").counts == {"unschedulable": 6}
+    core.requeue("a", 2)
+    core.cancel("a")
+    assert core.job("a").counts == {"cancelled": 1, "unschedulable": 5}
+    core.requeue("a")
+    assert core.job("a").counts == {"pending": 6}
 
 
 def test_an_array_that_was_not_placed_in_time_is_unschedulable_without_rows() -> None:
-    yard = Yard()
-    yard.submit("a", array=MILLION, scheduling_timeout_seconds=30)
-    yard.wait(31)
-    row = yard.job("a")
+    core = CoreFleet()
+    core.submit("a", array=MILLION, scheduling_timeout_seconds=30)
+    core.wait(31)
+    row = core.job("a")
     assert row.state == "unschedulable"
     assert row.counts == {"unschedulable": MILLION}
     assert "no worker has registered yet" in row.dropped[0].reason
-    assert yard.ledger.tasks_of("a") == []
+    assert core.ledger.tasks_of("a") == []
 
 
 def test_of_an_array_that_was_partly_placed_in_time_only_the_rest_is_unschedulable() -> None:
-    yard = Yard()
-    yard.worker("box", slots=1)
-    array(yard, 3, scheduling_timeout_seconds=30)
-    yard.start("a.0")
-    yard.wait(31)
-    assert yard.job("a").counts == {"running": 1, "unschedulable": 2}
-    yard.end("a.0")
-    assert yard.job("a").state == "failed"
+    core = CoreFleet()
+    core.worker("box", slots=1)
+    array(core, 3, scheduling_timeout_seconds=30)
+    core.start("a.0")
+    core.wait(31)
+    assert core.job("a").counts == {"running": 1, "unschedulable": 2}
+    core.end("a.0")
+    assert core.job("a").state == "failed"
 
 
 def test_a_task_retried_by_itself_leaves_the_others_alone() -> None:
-    yard = Yard()
-    yard.worker("box")
-    tasks = array(yard, 2, max_retries=1)
-    yard.start(*tasks)
-    yard.end("a.0", "failed")
-    assert yard.states(*tasks) == ["assigned", "running"]
-    assert yard.task("a.0").failures == 1
-    assert yard.task("a.1").failures == 0
+    core = CoreFleet()
+    core.worker("box")
+    tasks = array(core, 2, max_retries=1)
+    core.start(*tasks)
+    core.end("a.0", "failed")
+    assert core.states(*tasks) == ["assigned", "running"]
+    assert core.task("a.0").failures == 1
+    assert core.task("a.1").failures == 0
 
 
 def test_a_requeue_of_a_succeeded_array_runs_all_of_it_again() -> None:
-    yard = Yard()
-    yard.worker("box")
-    tasks = array(yard, 2)
-    yard.start(*tasks)
+    core = CoreFleet()
+    core.worker("box")
+    tasks = array(core, 2)
+    core.start(*tasks)
     for task in tasks:
-        yard.end(task)
-    yard.requeue("a")
-    assert yard.states(*tasks) == ["assigned", "assigned"]
+        core.end(task)
+    core.requeue("a")
+    assert core.states(*tasks) == ["assigned", "assigned"]

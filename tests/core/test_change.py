@@ -4,8 +4,8 @@ import re
 from typing import Any
 
 import pytest
+from tests.core.core_fleet import CoreFleet
 from tests.core.test_explain import held_machine
-from tests.core.yard import Yard
 
 from ostler.core.foresight.change import ORDER, smallest
 from ostler.core.foresight.explain import Change
@@ -15,8 +15,8 @@ from ostler.hub.apart import tried
 from ostler.sim.triples import verify
 
 
-def changes(yard: Yard, job_id: str) -> dict[str, Change]:
-    found = smallest(yard.fleet, yard.fleet.jobs[job_id], yard.now, tried)
+def changes(core: CoreFleet, job_id: str) -> dict[str, Change]:
+    found = smallest(core.fleet, core.fleet.jobs[job_id], core.now, tried)
     assert [change.kind for change in found] == sorted((change.kind for change in found), key=ORDER.index)
     return {change.kind: change for change in found}
 
@@ -56,119 +56,119 @@ def changes(yard: Yard, job_id: str) -> dict[str, Change]:
 def test_the_smallest_change_is_told_in_the_units_of_the_request(
     offer: dict[str, Any], wanted: dict[str, Any], kind: str, words: str
 ) -> None:
-    yard = Yard()
-    yard.worker("box", **offer)
-    found = changes(yard, yard.submit(**wanted))
+    core = CoreFleet()
+    core.worker("box", **offer)
+    found = changes(core, core.submit(**wanted))
     assert next(iter(found)) == kind
     assert found[kind].words == words
 
 
 def test_a_share_of_a_gpu_can_be_a_smaller_share() -> None:
-    yard = Yard()
-    yard.worker("box", devices=[24])
-    yard.submit(gpu_share=0.6)
-    found = changes(yard, yard.submit(gpu_share=0.7))
+    core = CoreFleet()
+    core.worker("box", devices=[24])
+    core.submit(gpu_share=0.6)
+    found = changes(core, core.submit(gpu_share=0.7))
     assert (found["gpu_share"].was, found["gpu_share"].to) == (700, 400)
 
 
 def test_where_two_axes_are_in_the_way_everywhere_only_a_machine_helps_and_it_is_described() -> None:
-    yard = Yard()
-    yard.worker("box", cores=1, memory=1)
-    found = changes(yard, yard.submit(min_cpu_cores=8, min_memory_gb=8, labels=["driver >= 550", "zone in eu,us"]))
+    core = CoreFleet()
+    core.worker("box", cores=1, memory=1)
+    found = changes(core, core.submit(min_cpu_cores=8, min_memory_gb=8, labels=["driver >= 550", "zone in eu,us"]))
     assert list(found) == ["machine"]
     assert found["machine"].words == "add a machine with 8 cores, 8 GiB of memory, driver = 550 and zone = eu"
 
 
 def test_others_in_the_queue_take_the_first_machines_that_are_added() -> None:
-    yard = Yard()
+    core = CoreFleet()
     for _ in range(3):
-        yard.submit(gpu_count=1)
-    found = changes(yard, yard.submit(gpu_count=1))
+        core.submit(gpu_count=1)
+    found = changes(core, core.submit(gpu_count=1))
     assert found["machine"].to["count"] == 4
 
 
 def test_where_only_a_drain_is_in_the_way_the_change_is_to_resume() -> None:
-    yard = Yard()
-    yard.worker("box")
-    yard.drain("box")
-    assert changes(yard, yard.submit())["resume"].workers == ["box"]
+    core = CoreFleet()
+    core.worker("box")
+    core.drain("box")
+    assert changes(core, core.submit())["resume"].workers == ["box"]
 
 
 def test_a_worker_that_others_would_fill_first_is_not_named_to_be_resumed() -> None:
-    yard = Yard()
-    yard.worker("box", slots=1)
-    yard.drain("box")
-    first, second = yard.submit(), yard.submit()
-    assert "resume" in changes(yard, first)
-    assert "resume" not in changes(yard, second)
+    core = CoreFleet()
+    core.worker("box", slots=1)
+    core.drain("box")
+    first, second = core.submit(), core.submit()
+    assert "resume" in changes(core, first)
+    assert "resume" not in changes(core, second)
 
 
 def test_a_worker_that_is_away_is_to_come_back_with_what_it_has() -> None:
-    yard = Yard()
-    yard.worker("box", gpus=2)
-    yard.start(yard.submit(gpu_count=1, job_tier="training"))
-    yard.leave("box")
-    assert changes(yard, yard.submit(gpu_count=1))["return"].workers == ["box"]
-    assert "return" not in changes(yard, yard.submit(gpu_count=2))
+    core = CoreFleet()
+    core.worker("box", gpus=2)
+    core.start(core.submit(gpu_count=1, job_tier="training"))
+    core.leave("box")
+    assert changes(core, core.submit(gpu_count=1))["return"].workers == ["box"]
+    assert "return" not in changes(core, core.submit(gpu_count=2))
 
 
 def test_a_quota_is_raised_by_as_much_as_those_before_it_need_too() -> None:
-    yard = Yard()
-    yard.worker("box")
-    yard.fleet.set_quotas(Quotas(default=Quota(running_jobs=2)))
-    jobs = [yard.submit() for _ in range(5)]
-    found = changes(yard, jobs[-1])
+    core = CoreFleet()
+    core.worker("box")
+    core.fleet.set_quotas(Quotas(default=Quota(running_jobs=2)))
+    jobs = [core.submit() for _ in range(5)]
+    found = changes(core, jobs[-1])
     assert (found["quota"].was, found["quota"].to) == (2, 5)
     assert found["quota"].words == "raise the quota running_jobs of ann from 2 to 5"
 
 
 def test_a_dependency_can_be_given_up() -> None:
-    yard = Yard()
-    yard.worker("box")
-    first = yard.submit(gpu_count=1)
-    found = changes(yard, yard.submit(depends_on=[first]))
+    core = CoreFleet()
+    core.worker("box")
+    first = core.submit(gpu_count=1)
+    found = changes(core, core.submit(depends_on=[first]))
     assert found["depends_on"].words == f"do not wait for {first}"
 
 
 def test_what_is_kept_out_by_a_hold_may_end_in_time_or_go_first() -> None:
-    yard, _, passing = held_machine()
-    found = changes(yard, passing)
+    core, _, passing = held_machine()
+    found = changes(core, passing)
     assert list(found) == ["run_time", "priority", "machine"]
     assert (found["priority"].was, found["priority"].to) == (0, 1)
     limit = found["run_time"].to
     assert isinstance(limit, int)
-    assert yard.where(yard.submit(gpu_count=1, max_runtime_hours=(limit + 60) / 3600)) == ""
-    assert yard.where(yard.submit(gpu_count=1, max_runtime_hours=(limit - 1) / 3600)) == "box"
+    assert core.where(core.submit(gpu_count=1, max_runtime_hours=(limit + 60) / 3600)) == ""
+    assert core.where(core.submit(gpu_count=1, max_runtime_hours=(limit - 1) / 3600)) == "box"
 
 
 def test_a_job_whose_old_process_is_still_there_is_told_no_change() -> None:
-    yard = Yard()
-    yard.worker("box")
-    job = yard.submit()
-    yard.start(job)
-    yard.requeue(job)
-    assert changes(yard, job) == {}
+    core = CoreFleet()
+    core.worker("box")
+    job = core.submit()
+    core.start(job)
+    core.requeue(job)
+    assert changes(core, job) == {}
 
 
 def test_nothing_is_changed_by_looking_for_it() -> None:
-    yard, _, passing = held_machine()
-    before = yard.fleet.feed_seq, yard.free("box"), yard.queue(), dict(yard.fleet.holds.on)
-    changes(yard, passing)
-    assert (yard.fleet.feed_seq, yard.free("box"), yard.queue(), dict(yard.fleet.holds.on)) == before
-    assert not yard.fleet.touched.jobs and not yard.fleet.touched.tasks
+    core, _, passing = held_machine()
+    before = core.fleet.feed_seq, core.free("box"), core.queue(), dict(core.fleet.holds.on)
+    changes(core, passing)
+    assert (core.fleet.feed_seq, core.free("box"), core.queue(), dict(core.fleet.holds.on)) == before
+    assert not core.fleet.touched.jobs and not core.fleet.touched.tasks
 
 
 def test_a_need_that_is_read_off_the_screen_is_the_one_that_was_meant() -> None:
     """The change is written with few digits; what is written must still fit."""
-    yard = Yard()
-    yard.worker("box", cores=12.345, memory=503.75)
-    found = changes(yard, yard.submit(min_cpu_cores=16))["cores"].words
+    core = CoreFleet()
+    core.worker("box", cores=12.345, memory=503.75)
+    found = changes(core, core.submit(min_cpu_cores=16))["cores"].words
     cores = re.match(r"ask for ([\d.]+) cores", found)
-    found = changes(yard, yard.submit(min_memory_gb=600))["memory"].words
+    found = changes(core, core.submit(min_memory_gb=600))["memory"].words
     memory = re.match(r"ask for ([\d.]+ GiB) of memory", found)
     assert cores is not None and memory is not None
     assert (
-        yard.where(yard.submit(min_cpu_cores=float(cores[1]), min_memory_gb=parse_size(memory[1]) / 1024**3)) == "box"
+        core.where(core.submit(min_cpu_cores=float(cores[1]), min_memory_gb=parse_size(memory[1]) / 1024**3)) == "box"
     )
 
 

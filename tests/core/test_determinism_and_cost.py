@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.core_fleet import CoreFleet, submission
 from tests.core.plain import only_plain
-from tests.core.stable import ACTS, NO_EXPLAIN, Stable
-from tests.core.yard import Yard, submission
+from tests.core.random_fleet import ACTS, NO_EXPLAIN, RandomFleet
 
 from ostler.core.persist import take_changes
 from ostler.core.placing import choose, score
@@ -25,19 +25,19 @@ FEW, MANY = 100, 100_000
 
 def played(acts: list[tuple[int, int, int]]) -> list[str]:
     """Everything that the hub said and kept."""
-    stable = Stable()
+    random_fleet = RandomFleet()
     told: list[str] = []
-    turn = stable.yard.turn
+    turn = random_fleet.core.turn
 
     def telling(*events: Any) -> Any:
         said = turn(*events)
         told.append(repr((events, said)))
         return said
 
-    stable.yard.turn = telling  # type: ignore[method-assign]
+    random_fleet.core.turn = telling  # type: ignore[method-assign]
     for number, first, second in acts:
-        ACTS[number](stable, first, second)
-    told.append(repr(stable.yard.ledger.load()))
+        ACTS[number](random_fleet, first, second)
+    told.append(repr(random_fleet.core.ledger.load()))
     return told
 
 
@@ -72,17 +72,17 @@ def test_the_effects_do_not_depend_on_how_strings_are_hashed() -> None:
     assert len(found) == 1
 
 
-def crowd(size: int) -> Yard:
+def crowd(size: int) -> CoreFleet:
     """A fleet of ten machines that are busy, and a queue of this many jobs of a few shapes that cannot run."""
-    yard = Yard(checked=False)
+    core = CoreFleet(checked=False)
     for number in range(10):
-        yard.worker(f"w{number}", gpus=1, vram=24, cores=4, slots=4)
+        core.worker(f"w{number}", gpus=1, vram=24, cores=4, slots=4)
     busy = submission(1, "busy0", gpu_count=1, min_cpu_cores=3)
     for number in range(1, 10):
         busy.jobs += submission(1, f"busy{number}", gpu_count=1, min_cpu_cores=3).jobs
-    yard.turn(busy)
+    core.turn(busy)
     for number in range(10):
-        yard.start(f"busy{number}")
+        core.start(f"busy{number}")
     specs = [
         {"gpu_count": 1},
         {"gpu_count": 1, "user_id": "bob"},
@@ -93,9 +93,9 @@ def crowd(size: int) -> Yard:
     jobs = [submission(1, f"q{number}", **specs[number % len(specs)]).jobs[0] for number in range(size)]
     event = submission(2, "first", **specs[0])
     event.jobs = jobs
-    yard.turn(event)
-    assert len(yard.fleet.held) == 10
-    return yard
+    core.turn(event)
+    assert len(core.fleet.held) == 10
+    return core
 
 
 class Calls:
@@ -117,21 +117,21 @@ class Calls:
             self.calls[f"{name.rpartition('.')[2]}.{frame.f_code.co_qualname}"] += 1
 
 
-def cost(yard: Yard, *events: Any) -> Counter[str]:
+def cost(core: CoreFleet, *events: Any) -> Counter[str]:
     """One batch without the check and without the ledger: the decision alone."""
     with Calls() as seen:
         for event in events:
-            step(yard.fleet, event, yard.now)
-        settle(yard.fleet, yard.now)
-        take_changes(yard.fleet, yard.now)
+            step(core.fleet, event, core.now)
+        settle(core.fleet, core.now)
+        take_changes(core.fleet, core.now)
     return seen.calls
 
 
-def events_on(yard: Yard) -> dict[str, Any]:
+def events_on(core: CoreFleet) -> dict[str, Any]:
     from ostler.core.events import TaskEnded, WorkerAsked, WorkerBeat
     from ostler.domain.worker import Slots
 
-    box = yard.fleet.workers["w3"]
+    box = core.fleet.workers["w3"]
     ended = TaskEnded(
         worker_id="w3",
         session=box.session,
@@ -147,12 +147,12 @@ def events_on(yard: Yard) -> dict[str, Any]:
         "a worker asks": WorkerAsked(worker_id="w3", session=box.session),
         "a worker beats": WorkerBeat(worker_id="w3", session=box.session, slots=Slots(batch_total=4, batch_in_use=1)),
         "a task ends and another starts": ended,
-        "one of those that wait is cancelled": yard.cancellation(f"q{FEW // 2}"),
+        "one of those that wait is cancelled": core.cancellation(f"q{FEW // 2}"),
     }
 
 
 @pytest.fixture(scope="module")
-def crowds() -> dict[int, Yard]:
+def crowds() -> dict[int, CoreFleet]:
     return {size: crowd(size) for size in (FEW, MANY)}
 
 
@@ -168,13 +168,13 @@ NAMES = [
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_an_event_costs_does_not_grow_with_the_queue(name: str, crowds: dict[int, Yard]) -> None:
+def test_what_an_event_costs_does_not_grow_with_the_queue(name: str, crowds: dict[int, CoreFleet]) -> None:
     few, many = (cost(crowds[size], events_on(crowds[size])[name]) for size in (FEW, MANY))
     assert few == many
     assert sum(many.values()) < 500
 
 
-def test_a_pass_that_places_nothing_looks_at_no_job(crowds: dict[int, Yard]) -> None:
+def test_a_pass_that_places_nothing_looks_at_no_job(crowds: dict[int, CoreFleet]) -> None:
     calls = cost(crowds[MANY])
     assert sum(calls.values()) < 25
     looked = {name for name in calls if name.startswith(("match.", "score.", "room.pick"))}
@@ -203,13 +203,13 @@ def lines_run(act: Callable[[], object]) -> int:
 
 def test_the_lines_run_by_a_decision_do_not_grow_with_the_queue() -> None:
     def lines(size: int) -> int:
-        yard = crowd(size)
-        event = events_on(yard)["a task ends and another starts"]
+        core = crowd(size)
+        event = events_on(core)["a task ends and another starts"]
 
         def decide() -> None:
-            step(yard.fleet, event, yard.now)
-            settle(yard.fleet, yard.now)
-            take_changes(yard.fleet, yard.now)
+            step(core.fleet, event, core.now)
+            settle(core.fleet, core.now)
+            take_changes(core.fleet, core.now)
 
         return lines_run(decide)
 
@@ -217,16 +217,16 @@ def test_the_lines_run_by_a_decision_do_not_grow_with_the_queue() -> None:
 
 
 def test_jobs_that_ask_for_something_else_one_by_one_do_not_walk_over_those_that_did_before() -> None:
-    yard = Yard(checked=False)
+    core = CoreFleet(checked=False)
     for number in range(200):
-        yard.submit(f"q{number}", gpu_count=1)
-    jobs = list(yard.fleet.jobs.values())
+        core.submit(f"q{number}", gpu_count=1)
+    jobs = list(core.fleet.jobs.values())
     costs = [
-        lines_run(lambda job=job: yard.fleet.change_shape(job, Request(gpu_count=2)))  # type: ignore[misc]
+        lines_run(lambda job=job: core.fleet.change_shape(job, Request(gpu_count=2)))  # type: ignore[misc]
         for job in jobs[100:] + jobs[:100]
     ]
     assert len(set(costs[105:195])) == 1
-    assert yard.queue() == [job.id for job in jobs]
+    assert core.queue() == [job.id for job in jobs]
 
 
 @only_plain
@@ -239,18 +239,18 @@ def test_workers_in_the_same_state_are_scored_once(monkeypatch: pytest.MonkeyPat
         return real(*args)
 
     monkeypatch.setattr(choose, "loss", counting)
-    yard = Yard(checked=False)
+    core = CoreFleet(checked=False)
     for number in range(300):
-        yard.worker(f"w{number:03d}", gpus=4, vram=96)
+        core.worker(f"w{number:03d}", gpus=4, vram=96)
     calls[0] = 0
-    yard.submit(gpu_count=1)
+    core.submit(gpu_count=1)
     assert calls[0] == 1
 
 
 def test_a_million_tasks_in_an_array_are_one_entry_of_the_queue() -> None:
-    yard = Yard(checked=False)
+    core = CoreFleet(checked=False)
     with Calls() as seen:
-        yard.submit("a", array=1_000_000)
+        core.submit("a", array=1_000_000)
     assert sum(seen.calls.values()) < 200
 
 

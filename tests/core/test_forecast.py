@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from tests.core.yard import Yard
+from tests.core.core_fleet import CoreFleet
 
 from ostler.core.foresight import forecast
 from ostler.core.foresight.forecast import Ahead, drawn, likely
@@ -14,9 +14,9 @@ from ostler.domain.quota import Quota, Quotas
 from ostler.domain.worker import Slots
 
 
-def ahead_of(yard: Yard, draw: forecast.Draw = likely) -> Ahead:
-    """To the end of what can be foreseen. The yard is given away."""
-    ahead = Ahead(yard.fleet, yard.now, draw)
+def ahead_of(core: CoreFleet, draw: forecast.Draw = likely) -> Ahead:
+    """To the end of what can be foreseen. The fleet cannot be used after it."""
+    ahead = Ahead(core.fleet, core.now, draw)
     while ahead.advance():
         pass
     return ahead
@@ -27,113 +27,113 @@ def takes(seconds: float) -> forecast.Draw:
 
 
 def test_what_waits_begins_when_what_runs_has_ended() -> None:
-    yard = Yard()
-    yard.worker("box", gpus=1)
-    running = yard.submit(gpu_count=1)
-    yard.start(running)
-    first, second = yard.submit(gpu_count=1), yard.submit(gpu_count=1)
-    yard.wait(40)
-    ahead = ahead_of(yard, takes(100))
+    core = CoreFleet()
+    core.worker("box", gpus=1)
+    running = core.submit(gpu_count=1)
+    core.start(running)
+    first, second = core.submit(gpu_count=1), core.submit(gpu_count=1)
+    core.wait(40)
+    ahead = ahead_of(core, takes(100))
     assert ahead.starts == {first: 100, second: 200}
     assert (ahead.ends[running], ahead.ends[first], ahead.ends[second]) == (100, 200, 300)
 
 
 def test_what_depends_on_others_begins_after_them_and_an_array_ends_with_its_last_task() -> None:
-    yard = Yard()
-    yard.worker("box", gpus=2)
-    array = yard.submit(gpu_count=1, array=5)
-    yard.start(f"{array}.0", f"{array}.1")
-    after = yard.submit(depends_on=[array])
-    ahead = ahead_of(yard, takes(100))
+    core = CoreFleet()
+    core.worker("box", gpus=2)
+    array = core.submit(gpu_count=1, array=5)
+    core.start(f"{array}.0", f"{array}.1")
+    after = core.submit(depends_on=[array])
+    ahead = ahead_of(core, takes(100))
     assert ahead.ends[array] == 300
     assert ahead.starts[after] == 300
 
 
 def test_a_service_never_ends_and_what_waits_behind_it_never_begins() -> None:
-    yard = Yard()
-    yard.worker("box", gpus=1, service_slots=1)
-    yard.start(yard.submit(type="service", gpu_count=1))
-    waiting = yard.submit(gpu_count=1)
-    assert waiting not in ahead_of(yard).starts
+    core = CoreFleet()
+    core.worker("box", gpus=1, service_slots=1)
+    core.start(core.submit(type="service", gpu_count=1))
+    waiting = core.submit(gpu_count=1)
+    assert waiting not in ahead_of(core).starts
 
 
 def test_a_preference_opens_when_its_grace_is_over() -> None:
-    yard = Yard()
-    yard.worker("box")
-    job = yard.submit(prefer_cuda=True)
-    assert ahead_of(yard).starts == {job: 300}
+    core = CoreFleet()
+    core.worker("box")
+    job = core.submit(prefer_cuda=True)
+    assert ahead_of(core).starts == {job: 300}
 
 
 def test_an_urgent_job_begins_as_soon_as_a_preemptible_one_has_gone_and_that_one_begins_again() -> None:
-    yard = Yard()
-    yard.worker("box", gpus=1)
-    weak = yard.submit(gpu_count=1, preemptible=True)
-    yard.start(weak)
-    urgent = yard.submit(gpu_count=1, priority=5)
-    ahead = ahead_of(yard, takes(100))
+    core = CoreFleet()
+    core.worker("box", gpus=1)
+    weak = core.submit(gpu_count=1, preemptible=True)
+    core.start(weak)
+    urgent = core.submit(gpu_count=1, priority=5)
+    ahead = ahead_of(core, takes(100))
     assert ahead.starts[urgent] < 10
     assert ahead.starts[weak] == ahead.starts[urgent] + 100
 
 
 def test_what_an_absent_worker_had_runs_elsewhere_when_its_grace_is_over() -> None:
-    yard = Yard()
-    yard.worker("gone", gpus=1)
-    job = yard.submit(gpu_count=1)
-    yard.start(job)
-    yard.worker("box", gpus=1)
-    yard.leave("gone")
-    assert ahead_of(yard).starts == {job: 30}
+    core = CoreFleet()
+    core.worker("gone", gpus=1)
+    job = core.submit(gpu_count=1)
+    core.start(job)
+    core.worker("box", gpus=1)
+    core.leave("gone")
+    assert ahead_of(core).starts == {job: 30}
 
 
 def test_a_quota_lets_the_next_begin_when_one_has_ended() -> None:
-    yard = Yard()
-    yard.worker("box")
-    yard.fleet.set_quotas(Quotas(default=Quota(running_jobs=1)))
-    first, second = yard.submit(), yard.submit()
-    yard.start(first)
-    assert ahead_of(yard, takes(100)).starts == {second: 100}
+    core = CoreFleet()
+    core.worker("box")
+    core.fleet.set_quotas(Quotas(default=Quota(running_jobs=1)))
+    first, second = core.submit(), core.submit()
+    core.start(first)
+    assert ahead_of(core, takes(100)).starts == {second: 100}
 
 
 def test_a_machine_that_claims_takes_one_task_after_the_other() -> None:
-    yard = Yard()
-    yard.claim("puller")
-    jobs = [yard.submit() for _ in range(3)]
-    assert ahead_of(yard, takes(100)).starts == dict(zip(jobs, (0, 100, 200), strict=True))
+    core = CoreFleet()
+    core.claim("puller")
+    jobs = [core.submit() for _ in range(3)]
+    assert ahead_of(core, takes(100)).starts == dict(zip(jobs, (0, 100, 200), strict=True))
 
 
 def test_run_times_drawn_by_one_number_are_the_same_and_by_another_differ() -> None:
     def starts(draw: forecast.Draw) -> dict[str, float]:
-        yard = Yard()
-        yard.worker("box", gpus=1)
-        yard.start(yard.submit(gpu_count=1))
+        core = CoreFleet()
+        core.worker("box", gpus=1)
+        core.start(core.submit(gpu_count=1))
         for _ in range(4):
-            yard.submit(gpu_count=1)
-        return ahead_of(yard, draw).starts
+            core.submit(gpu_count=1)
+        return ahead_of(core, draw).starts
 
     assert starts(drawn(1)) == starts(drawn(1))
     assert starts(drawn(1)) != starts(drawn(2))
 
 
 def test_nothing_is_learnt_from_what_is_only_foreseen() -> None:
-    yard = Yard()
-    yard.worker("box", gpus=1)
-    job = yard.submit(gpu_count=1, name="train")
-    kind = yard.fleet.jobs[job].kind
-    ahead_of(yard)
-    assert yard.fleet.kinds.of(kind) is None
+    core = CoreFleet()
+    core.worker("box", gpus=1)
+    job = core.submit(gpu_count=1, name="train")
+    kind = core.fleet.jobs[job].kind
+    ahead_of(core)
+    assert core.fleet.kinds.of(kind) is None
 
 
 def queue_behind(runs: int) -> Callable[[Plan], Ahead]:
     def ahead(plan: Plan) -> Ahead:
-        yard = Yard()
-        yard.worker("box", gpus=1)
-        yard.worker("closed", gpus=1)
-        yard.drain("closed")
+        core = CoreFleet()
+        core.worker("box", gpus=1)
+        core.worker("closed", gpus=1)
+        core.drain("closed")
         for number in range(runs):
-            yard.submit(f"job-{number}", gpu_count=1)
-        yard.start("job-0")
-        apply(yard.fleet, plan, yard.now)
-        return ahead_of(yard, takes(100))
+            core.submit(f"job-{number}", gpu_count=1)
+        core.start("job-0")
+        apply(core.fleet, plan, core.now)
+        return ahead_of(core, takes(100))
 
     return ahead
 
@@ -163,12 +163,12 @@ def test_a_plan_is_made_true_by_the_events_that_would_make_it_so(plan: Plan, sta
 
 
 def test_machines_that_are_added_take_what_waits() -> None:
-    yard = Yard()
-    like = yard.worker("box", gpus=1).capabilities
-    yard.drain("box")
-    jobs = [yard.submit(gpu_count=1) for _ in range(3)]
-    apply(yard.fleet, Plan(add=[Machine(name, like, Slots(batch_total=4)) for name in ("x", "y")]), yard.now)
-    assert ahead_of(yard, takes(100)).starts == dict(zip(jobs, (0, 0, 100), strict=True))
+    core = CoreFleet()
+    like = core.worker("box", gpus=1).capabilities
+    core.drain("box")
+    jobs = [core.submit(gpu_count=1) for _ in range(3)]
+    apply(core.fleet, Plan(add=[Machine(name, like, Slots(batch_total=4)) for name in ("x", "y")]), core.now)
+    assert ahead_of(core, takes(100)).starts == dict(zip(jobs, (0, 0, 100), strict=True))
 
 
 def test_a_band_of_nine_runs_is_from_the_least_to_the_largest_and_fewer_give_a_wider_one() -> None:

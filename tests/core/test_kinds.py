@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.core.core_fleet import CoreFleet
 from tests.core.plain import only_plain
-from tests.core.yard import Yard
 
 from ostler.core.learning import kinds
 from ostler.core.learning.kinds import Kinds, kind_of
@@ -71,12 +71,12 @@ def test_another_name_program_script_template_model_or_type_is_another_kind() ->
 
 @only_plain
 def test_a_queue_of_equal_jobs_shares_its_kind() -> None:
-    yard = Yard()
+    core = CoreFleet()
     for number in range(3):
-        yard.submit(name=f"train-{number}")
-    found = {id(job.kind) for job in yard.fleet.jobs.values()}
+        core.submit(name=f"train-{number}")
+    found = {id(job.kind) for job in core.fleet.jobs.values()}
     assert len(found) == 1
-    assert sys.getsizeof(next(iter(yard.fleet.jobs.values())).kind) > 28  # one that Python does not share by itself
+    assert sys.getsizeof(next(iter(core.fleet.jobs.values())).kind) > 28  # one that Python does not share by itself
 
 
 def test_the_kinds_used_longest_ago_are_forgotten_and_the_ledger_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,15 +132,15 @@ def test_what_cannot_be_read_any_more_is_learnt_anew() -> None:
 
 
 def test_a_kind_is_written_once_for_a_batch_that_ends_many_of_it() -> None:
-    yard = Yard()
-    yard.worker("w")
+    core = CoreFleet()
+    core.worker("w")
     for number in range(5):
-        yard.submit(f"j{number}", name="same")
+        core.submit(f"j{number}", name="same")
     ids = [f"j{number}" for number in range(5)]
-    yard.start(*ids)
+    core.start(*ids)
     for job_id in ids:
-        yard.end(job_id)
-    rows = yard.ledger.kept("kind")
+        core.end(job_id)
+    rows = core.ledger.kept("kind")
     assert set(rows) == {f"{kind('true', name='same'):016x}", "user:ann", "all"}
     assert msgspec.msgpack.decode(rows["all"])["runs"] == 5
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.core.yard import Yard, capabilities, holding
+from tests.core.core_fleet import CoreFleet, capabilities, holding
 
 from ostler.core.effects import AssignTask
 from ostler.core.holding import Holding
@@ -15,8 +15,8 @@ from ostler.domain.worker import DeviceInfo, Slots
 GPU_BOX = {"gpus": 8, "vram": 640, "gpu_type": "A100", "cores": 64, "memory": 512}
 
 
-def reasons(yard: Yard, worker: str, **needs: Any) -> list[Reason]:
-    return unmet(JobSpec(command=["true"], **needs).request(), yard.fleet.workers[worker], yard.now)
+def reasons(core: CoreFleet, worker: str, **needs: Any) -> list[Reason]:
+    return unmet(JobSpec(command=["true"], **needs).request(), core.fleet.workers[worker], core.now)
 
 
 @pytest.mark.parametrize(
@@ -84,32 +84,32 @@ def reasons(yard: Yard, worker: str, **needs: Any) -> list[Reason]:
 def test_a_worker_takes_what_fits_it_and_nothing_else(
     offer: dict[str, Any], needs: dict[str, Any], taken: bool
 ) -> None:
-    yard = Yard()
-    yard.worker("box", **offer)
-    job = yard.submit(**needs)
-    assert yard.where(job) == ("box" if taken else "")
-    assert yard.state(job) == ("assigned" if taken else "pending")
+    core = CoreFleet()
+    core.worker("box", **offer)
+    job = core.submit(**needs)
+    assert core.where(job) == ("box" if taken else "")
+    assert core.state(job) == ("assigned" if taken else "pending")
 
 
 def test_an_8_gpu_worker_with_a_4_gpu_job_takes_another_4_and_refuses_5() -> None:
-    yard = Yard()
-    yard.worker("box", gpus=8, vram=640)
-    first, five, second = yard.submit(gpu_count=4), yard.submit(gpu_count=5), yard.submit(gpu_count=4)
-    assert [yard.where(job) for job in (first, five, second)] == ["box", "", "box"]
-    assert not set(yard.devices(first)) & set(yard.devices(second))
+    core = CoreFleet()
+    core.worker("box", gpus=8, vram=640)
+    first, five, second = core.submit(gpu_count=4), core.submit(gpu_count=5), core.submit(gpu_count=4)
+    assert [core.where(job) for job in (first, five, second)] == ["box", "", "box"]
+    assert not set(core.devices(first)) & set(core.devices(second))
 
 
 def test_of_a_2_and_an_8_gpu_worker_that_ask_again_and_again_a_4_gpu_job_goes_to_the_8_once() -> None:
-    yard = Yard()
-    yard.worker("two", gpus=2, vram=160)
-    yard.worker("eight", gpus=8, vram=640)
+    core = CoreFleet()
+    core.worker("two", gpus=2, vram=160)
+    core.worker("eight", gpus=8, vram=640)
     given = []
-    yard.submit("big", gpu_count=4)
-    given += [(effect.worker_id, effect.task_id) for effect in yard.of(AssignTask)]
+    core.submit("big", gpu_count=4)
+    given += [(effect.worker_id, effect.task_id) for effect in core.of(AssignTask)]
     for _ in range(5):
         for name in ("two", "eight"):
-            yard.ask(name)
-            given += [(effect.worker_id, effect.task_id) for effect in yard.of(AssignTask)]
+            core.ask(name)
+            given += [(effect.worker_id, effect.task_id) for effect in core.of(AssignTask)]
     assert given == [("eight", "big")]
 
 
@@ -131,19 +131,19 @@ def test_of_a_2_and_an_8_gpu_worker_that_ask_again_and_again_a_4_gpu_job_goes_to
 def test_each_axis_refuses_with_what_is_needed_and_what_is_there(
     axis: str, offer: dict[str, Any], needs: dict[str, Any], numbers: tuple[str, str]
 ) -> None:
-    yard = Yard()
-    yard.worker("gpu-box-2", **offer)
-    [reason] = reasons(yard, "gpu-box-2", **needs)
+    core = CoreFleet()
+    core.worker("gpu-box-2", **offer)
+    [reason] = reasons(core, "gpu-box-2", **needs)
     assert reason.axis == axis
     assert "gpu-box-2" in reason.text
     assert all(number in reason.text for number in numbers), reason.text
 
 
 def test_what_is_held_is_told_beside_what_there_is() -> None:
-    yard = Yard()
-    yard.worker("box", **GPU_BOX)
-    yard.submit(gpu_count=6, min_cpu_cores=60, min_memory_gb=500)
-    told = {reason.axis: reason for reason in reasons(yard, "box", gpu_count=4, min_cpu_cores=8, min_memory_gb=64)}
+    core = CoreFleet()
+    core.worker("box", **GPU_BOX)
+    core.submit(gpu_count=6, min_cpu_cores=60, min_memory_gb=500)
+    told = {reason.axis: reason for reason in reasons(core, "box", gpu_count=4, min_cpu_cores=8, min_memory_gb=64)}
     assert told["gpu_count"].text == "needs 4 GPUs; box has 2 free of 8"
     assert told["cores"].text == "needs 8 cores; box has 4 free of 64"
     assert told["memory"].text == "needs 64 GiB of memory; box has 12 GiB free of 512 GiB"
@@ -151,11 +151,11 @@ def test_what_is_held_is_told_beside_what_there_is() -> None:
 
 
 def test_every_failed_axis_is_told_at_once() -> None:
-    yard = Yard()
-    yard.worker("box", cores=1, memory=1, slots=0)
-    yard.drain("box")
+    core = CoreFleet()
+    core.worker("box", cores=1, memory=1, slots=0)
+    core.drain("box")
     told = reasons(
-        yard,
+        core,
         "box",
         gpu_count=1,
         gpu_type="H100",
@@ -169,133 +169,133 @@ def test_every_failed_axis_is_told_at_once() -> None:
 
 
 def test_a_worker_that_is_offline_draining_or_leaving_takes_nothing_and_says_so() -> None:
-    yard = Yard()
-    yard.worker("gone")
-    yard.leave("gone")
-    yard.worker("drained")
-    yard.drain("drained")
-    yard.worker("leaving")
-    yard.beat("leaving", draining=True)
-    job = yard.submit()
-    assert yard.where(job) == ""
+    core = CoreFleet()
+    core.worker("gone")
+    core.leave("gone")
+    core.worker("drained")
+    core.drain("drained")
+    core.worker("leaving")
+    core.beat("leaving", draining=True)
+    job = core.submit()
+    assert core.where(job) == ""
     told = {
-        name: [reason.text for reason in reasons(yard, name) if reason.axis == "health"] for name in yard.fleet.workers
+        name: [reason.text for reason in reasons(core, name) if reason.axis == "health"] for name in core.fleet.workers
     }
     assert told == {
         "gone": ["gone is offline"],
         "drained": ["drained is draining and takes nothing new"],
         "leaving": ["leaving is draining and takes nothing new"],
     }
-    yard.drain("drained", False)
-    assert yard.where(job) == "drained"
+    core.drain("drained", False)
+    assert core.where(job) == "drained"
 
 
 def test_nothing_is_placed_before_a_worker_has_announced_its_slots() -> None:
-    yard = Yard()
-    yard.worker("box", slots=None)
-    job = yard.submit()
-    assert yard.where(job) == ""
-    assert [reason.text for reason in reasons(yard, "box")] == ["box has not announced its slots yet"]
-    yard.register("box", slots=1)
-    assert yard.where(job) == "box"
+    core = CoreFleet()
+    core.worker("box", slots=None)
+    job = core.submit()
+    assert core.where(job) == ""
+    assert [reason.text for reason in reasons(core, "box")] == ["box has not announced its slots yet"]
+    core.register("box", slots=1)
+    assert core.where(job) == "box"
 
 
 def test_an_offer_that_shrank_below_what_is_held_still_takes_what_needs_nothing_of_it() -> None:
     """0 means: no requirement."""
-    yard = Yard()
-    yard.worker("box", cores=8, memory=64)
-    yard.start(yard.submit(min_cpu_cores=8, min_memory_gb=64))
-    yard.beat("box", capabilities=capabilities(cores=4, memory=32))
-    assert yard.where(yard.submit()) == "box"
-    assert yard.where(yard.submit(min_cpu_cores=0.1)) == ""
+    core = CoreFleet()
+    core.worker("box", cores=8, memory=64)
+    core.start(core.submit(min_cpu_cores=8, min_memory_gb=64))
+    core.beat("box", capabilities=capabilities(cores=4, memory=32))
+    assert core.where(core.submit()) == "box"
+    assert core.where(core.submit(min_cpu_cores=0.1)) == ""
 
 
 def test_a_device_that_shrank_under_its_shares_is_no_contradiction() -> None:
-    yard = Yard()
-    yard.worker("box", devices=[24])
-    first = yard.submit(min_vram_gb=20)
-    yard.start(first)
-    yard.beat("box", holding((first, yard.attempt(first))), capabilities=capabilities(devices=[16]))
-    assert yard.where(first) == "box"
-    assert yard.where(yard.submit(min_vram_gb=1)) == ""
+    core = CoreFleet()
+    core.worker("box", devices=[24])
+    first = core.submit(min_vram_gb=20)
+    core.start(first)
+    core.beat("box", holding((first, core.attempt(first))), capabilities=capabilities(devices=[16]))
+    assert core.where(first) == "box"
+    assert core.where(core.submit(min_vram_gb=1)) == ""
 
 
 def test_a_device_that_left_the_offer_is_not_granted_and_is_there_again_when_it_comes_back() -> None:
-    yard = Yard()
-    yard.worker("box", devices=[24, 24])
-    first = yard.submit(gpu_count=1)
-    yard.start(first)
-    held = yard.devices(first)
-    yard.beat("box", capabilities=capabilities(devices=[]))
-    assert yard.where(yard.submit("second", gpu_count=1)) == ""
-    yard.beat("box", capabilities=capabilities(devices=[24, 24]))
-    assert yard.where("second") == "box"
-    assert not set(held) & set(yard.devices("second"))
+    core = CoreFleet()
+    core.worker("box", devices=[24, 24])
+    first = core.submit(gpu_count=1)
+    core.start(first)
+    held = core.devices(first)
+    core.beat("box", capabilities=capabilities(devices=[]))
+    assert core.where(core.submit("second", gpu_count=1)) == ""
+    core.beat("box", capabilities=capabilities(devices=[24, 24]))
+    assert core.where("second") == "box"
+    assert not set(held) & set(core.devices("second"))
 
 
 def test_memory_that_programs_outside_take_lowers_the_offer_while_it_lasts_and_why_says_so() -> None:
-    yard = Yard()
+    core = CoreFleet()
     busy = DeviceInfo(index=0, vram_gb=24, outside_gb=10, outside="python (pid 77)")
-    yard.worker("box", devices=[24])
+    core.worker("box", devices=[24])
     offer = msgspec.structs.replace(capabilities(devices=[24]), devices=[busy])
-    yard.beat("box", capabilities=offer)
-    job = yard.submit(gpu_count=1, min_vram_gb=20)
-    assert yard.where(job) == ""
-    assert "have 14 GiB (10 GiB of GPU 0 are taken by python (pid 77))" in yard.why(job).summary
-    assert yard.why(job).summary.startswith("waits for room")
+    core.beat("box", capabilities=offer)
+    job = core.submit(gpu_count=1, min_vram_gb=20)
+    assert core.where(job) == ""
+    assert "have 14 GiB (10 GiB of GPU 0 are taken by python (pid 77))" in core.why(job).summary
+    assert core.why(job).summary.startswith("waits for room")
     clean = msgspec.structs.replace(offer, devices=[DeviceInfo(index=0, vram_gb=24)])
-    yard.beat("box", capabilities=clean)
-    assert yard.where(job) == "box"
+    core.beat("box", capabilities=clean)
+    assert core.where(job) == "box"
 
 
 def test_a_quarantined_device_is_granted_to_nobody_and_why_names_the_culprit() -> None:
-    yard = Yard()
+    core = CoreFleet()
     dirty = DeviceInfo(index=1, vram_gb=24, quarantine="900 MiB still held after task t ended, by pid 9 (python)")
-    yard.register(
+    core.register(
         "box", msgspec.structs.replace(capabilities(devices=[24, 24]), devices=[DeviceInfo(vram_gb=24), dirty])
     )
-    yard.beat("box", slots=Slots(batch_total=8))
-    first, second = yard.submit(gpu_count=1), yard.submit(gpu_count=1)
-    assert yard.devices(first) == (0,)
-    assert yard.where(second) == ""
-    assert "has 0 free of 2 (GPU 1 is quarantined: 900 MiB still held after task t ended" in yard.why(second).summary
-    assert yard.where(yard.submit(min_vram_gb=4)) == "", "nor is a share of it"
+    core.beat("box", slots=Slots(batch_total=8))
+    first, second = core.submit(gpu_count=1), core.submit(gpu_count=1)
+    assert core.devices(first) == (0,)
+    assert core.where(second) == ""
+    assert "has 0 free of 2 (GPU 1 is quarantined: 900 MiB still held after task t ended" in core.why(second).summary
+    assert core.where(core.submit(min_vram_gb=4)) == "", "nor is a share of it"
 
 
-def _held(yard: Yard, job: str) -> Holding:
-    held = yard.holder(job)
+def _held(core: CoreFleet, job: str) -> Holding:
+    held = core.holder(job)
     assert held is not None
     return held.held
 
 
 def test_parts_of_a_gpu_add_up_to_it_and_are_granted_of_its_memory() -> None:
-    yard = Yard()
-    yard.worker("box", devices=[24])
-    thirds = [yard.submit(gpu_share=1 / 3) for _ in range(4)]
-    assert [yard.where(job) for job in thirds] == ["box", "box", "box", ""]
-    assert _held(yard, thirds[0]).grant.share_mib == 24 * 1024 * 333 // 1000
-    yard.end(thirds[0])
-    assert yard.where(thirds[3]) == "box"
+    core = CoreFleet()
+    core.worker("box", devices=[24])
+    thirds = [core.submit(gpu_share=1 / 3) for _ in range(4)]
+    assert [core.where(job) for job in thirds] == ["box", "box", "box", ""]
+    assert _held(core, thirds[0]).grant.share_mib == 24 * 1024 * 333 // 1000
+    core.end(thirds[0])
+    assert core.where(thirds[3]) == "box"
 
 
 def test_a_part_is_of_whichever_device_it_is_on() -> None:
-    yard = Yard()
-    yard.worker("box", devices=[80, 16])
-    first, second = yard.submit(gpu_share=0.75), yard.submit(gpu_share=0.75)
-    granted = {yard.devices(job): _held(yard, job).grant.share_mib for job in (first, second)}
+    core = CoreFleet()
+    core.worker("box", devices=[80, 16])
+    first, second = core.submit(gpu_share=0.75), core.submit(gpu_share=0.75)
+    granted = {core.devices(job): _held(core, job).grant.share_mib for job in (first, second)}
     assert granted == {(0,): 60 * 1024, (1,): 12 * 1024}
 
 
 def test_why_a_part_or_a_type_is_not_to_be_had_is_said_in_words() -> None:
-    yard = Yard()
-    yard.worker("box", devices=[24], gpu_type="L4")
-    yard.submit(gpu_share=0.7)
-    [taken] = reasons(yard, "box", gpu_share=0.5)
+    core = CoreFleet()
+    core.worker("box", devices=[24], gpu_type="L4")
+    core.submit(gpu_share=0.7)
+    [taken] = reasons(core, "box", gpu_share=0.5)
     assert taken.text == "needs 0.5 of one GPU; the emptiest GPU of box has 0.3 free" and not taken.lasting
-    [also] = reasons(yard, "box", gpu_share=0.2, min_vram_gb=30)
+    [also] = reasons(core, "box", gpu_share=0.2, min_vram_gb=30)
     assert "needs 0.2 of one GPU with 30 GiB of VRAM" in also.text and also.lasting
-    [kind] = reasons(yard, "box", gpu_count=0, gpu_share=0.1, gpu_type="H100|A100")
+    [kind] = reasons(core, "box", gpu_count=0, gpu_share=0.1, gpu_type="H100|A100")
     assert kind.text == "needs GPU type a100 or h100; box has L4" and kind.lasting
-    yard.worker("blind", gpus=1)
-    [unknown] = reasons(yard, "blind", gpu_share=0.5)
+    core.worker("blind", gpus=1)
+    [unknown] = reasons(core, "blind", gpu_share=0.5)
     assert unknown.text == "needs 0.5 of one GPU; blind has no GPU whose memory is known"

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.core.yard import Yard, holding
+from tests.core.core_fleet import CoreFleet, holding
 
 from ostler.core.queueing.queue import band_key
 from ostler.core.queueing.usage import HALF_LIFE_S, Usage, device_weight
@@ -12,105 +12,105 @@ from ostler.domain.scheduling import Scheduling
 DAY_S = 86_400.0
 
 
-def start_order(yard: Yard, jobs: int) -> list[str]:
+def start_order(core: CoreFleet, jobs: int) -> list[str]:
     """The jobs in the order in which a machine with one slot takes them."""
     taken = []
-    yard.worker("box", slots=1)
+    core.worker("box", slots=1)
     for _ in range(jobs):
-        [running] = [attempt.task_id for attempt in yard.fleet.held.values()]
+        [running] = [attempt.task_id for attempt in core.fleet.held.values()]
         taken.append(running)
-        yard.end(running)
+        core.end(running)
     return taken
 
 
 def test_a_higher_priority_goes_first_and_a_negative_one_last() -> None:
-    yard = Yard()
-    yard.submit("low", priority=-5)
-    yard.submit("none")
-    yard.submit("high", priority=7)
-    yard.submit("higher", priority=8, job_tier="data_processing")
-    assert start_order(yard, 4) == ["higher", "high", "none", "low"]
+    core = CoreFleet()
+    core.submit("low", priority=-5)
+    core.submit("none")
+    core.submit("high", priority=7)
+    core.submit("higher", priority=8, job_tier="data_processing")
+    assert start_order(core, 4) == ["higher", "high", "none", "low"]
 
 
 def test_within_a_priority_training_and_fine_tuning_go_first_then_evaluation_then_data_processing() -> None:
-    yard = Yard()
-    yard.submit("data", job_tier="data_processing")
-    yard.submit("eval", job_tier="evaluation")
-    yard.submit("train", job_tier="training")
-    yard.submit("tune", job_tier="fine_tuning")
-    assert start_order(yard, 4) == ["train", "tune", "eval", "data"]
+    core = CoreFleet()
+    core.submit("data", job_tier="data_processing")
+    core.submit("eval", job_tier="evaluation")
+    core.submit("train", job_tier="training")
+    core.submit("tune", job_tier="fine_tuning")
+    assert start_order(core, 4) == ["train", "tune", "eval", "data"]
 
 
 def test_priority_outweighs_tier() -> None:
-    yard = Yard()
-    yard.submit("train", job_tier="training")
-    yard.submit("data", job_tier="data_processing", priority=1)
-    assert start_order(yard, 2) == ["data", "train"]
+    core = CoreFleet()
+    core.submit("train", job_tier="training")
+    core.submit("data", job_tier="data_processing", priority=1)
+    assert start_order(core, 2) == ["data", "train"]
 
 
 def test_within_a_user_arrival_decides_whatever_the_shape() -> None:
-    yard = Yard()
-    jobs = [yard.submit(f"j{n}", min_cpu_cores=n % 3) for n in range(9)]
-    assert yard.queue() == jobs
-    assert start_order(yard, 9) == jobs
+    core = CoreFleet()
+    jobs = [core.submit(f"j{n}", min_cpu_cores=n % 3) for n in range(9)]
+    assert core.queue() == jobs
+    assert start_order(core, 9) == jobs
 
 
 def test_between_users_who_has_used_least_goes_first() -> None:
-    yard = Yard()
-    yard.worker("box", gpus=1, vram=24, slots=1)
-    yard.submit("hog", user_id="bob", gpu_count=1)
-    yard.start("hog")
-    yard.submit("bobs", user_id="bob")
-    yard.submit("anns", user_id="ann")
-    assert yard.queue() == ["anns", "bobs"]
-    yard.wait(3600)
-    yard.end("hog")
-    assert yard.where("anns") == "box"
-    assert yard.where("bobs") == ""
+    core = CoreFleet()
+    core.worker("box", gpus=1, vram=24, slots=1)
+    core.submit("hog", user_id="bob", gpu_count=1)
+    core.start("hog")
+    core.submit("bobs", user_id="bob")
+    core.submit("anns", user_id="ann")
+    assert core.queue() == ["anns", "bobs"]
+    core.wait(3600)
+    core.end("hog")
+    assert core.where("anns") == "box"
+    assert core.where("bobs") == ""
 
 
 def test_one_pass_over_free_room_is_shared_out_between_users() -> None:
-    yard = Yard()
+    core = CoreFleet()
     for n in range(6):
-        yard.submit(f"bob{n}", user_id="bob")
+        core.submit(f"bob{n}", user_id="bob")
     for n in range(3):
-        yard.submit(f"ann{n}", user_id="ann")
-    yard.worker("box", slots=6)
-    placed = sorted(attempt.task_id for attempt in yard.fleet.held.values())
+        core.submit(f"ann{n}", user_id="ann")
+    core.worker("box", slots=6)
+    placed = sorted(attempt.task_id for attempt in core.fleet.held.values())
     assert placed == ["ann0", "ann1", "ann2", "bob0", "bob1", "bob2"]
 
 
 def test_fair_share_never_overrules_priority_or_tier() -> None:
-    yard = Yard()
-    yard.worker("box", gpus=1, slots=1)
-    yard.submit("hog", user_id="bob", gpu_count=1)
-    yard.start("hog")
-    yard.submit("anns", user_id="ann")
-    yard.submit("bobs", user_id="bob", priority=1)
-    assert yard.queue() == ["bobs", "anns"]
+    core = CoreFleet()
+    core.worker("box", gpus=1, slots=1)
+    core.submit("hog", user_id="bob", gpu_count=1)
+    core.start("hog")
+    core.submit("anns", user_id="ann")
+    core.submit("bobs", user_id="bob", priority=1)
+    assert core.queue() == ["bobs", "anns"]
 
 
 def test_what_runs_for_long_is_used_while_it_runs() -> None:
     """Ann has 8 GPUs for hours; Bob had one for an hour, which is over."""
-    yard = Yard()
-    yard.worker("box", gpus=9, vram=9 * 24)
-    yard.start(yard.submit("bobs", gpu_count=1, user_id="bob"))
-    yard.wait(3600)
-    yard.end("bobs")
-    yard.start(yard.submit("anns", gpu_count=8, user_id="ann"))
-    yard.start(yard.submit("hog", gpu_count=1, user_id="eve", priority=1))
-    yard.submit("anns next", gpu_count=1, user_id="ann")
-    yard.submit("bobs next", gpu_count=1, user_id="bob")
-    assert yard.queue() == ["anns next", "bobs next"]
-    yard.wait(1800)
-    account = holding(("anns", yard.attempt("anns")), ("hog", yard.attempt("hog")))
-    yard.beat("box", account)
-    yard.beat("box", account)
-    used = yard.fleet.usage.gpu_seconds("ann", yard.now)
+    core = CoreFleet()
+    core.worker("box", gpus=9, vram=9 * 24)
+    core.start(core.submit("bobs", gpu_count=1, user_id="bob"))
+    core.wait(3600)
+    core.end("bobs")
+    core.start(core.submit("anns", gpu_count=8, user_id="ann"))
+    core.start(core.submit("hog", gpu_count=1, user_id="eve", priority=1))
+    core.submit("anns next", gpu_count=1, user_id="ann")
+    core.submit("bobs next", gpu_count=1, user_id="bob")
+    assert core.queue() == ["anns next", "bobs next"]
+    core.wait(1800)
+    account = holding(("anns", core.attempt("anns")), ("hog", core.attempt("hog")))
+    core.beat("box", account)
+    core.beat("box", account)
+    used = core.fleet.usage.gpu_seconds("ann", core.now)
     assert 8 * 1800 < used < 10 * 1800, "once, and with its cores"
-    assert yard.queue() == ["bobs next", "anns next"]
-    yard.end("anns")
-    assert yard.fleet.usage.gpu_seconds("ann", yard.now) < used + 1000, "that its next job has begun"
+    assert core.queue() == ["bobs next", "anns next"]
+    core.end("anns")
+    assert core.fleet.usage.gpu_seconds("ann", core.now) < used + 1000, "that its next job has begun"
 
 
 def test_what_was_used_fades_with_its_half_life() -> None:
@@ -137,96 +137,96 @@ def test_the_order_of_users_is_that_of_their_faded_use_over_any_length_of_time(
 
 
 def test_a_task_that_does_not_fit_is_skipped_and_blocks_nobody() -> None:
-    yard = Yard()
-    yard.worker("box", gpus=1, vram=24, slots=8)
-    yard.submit("huge", priority=100, gpu_count=64)
-    yard.submit("nowhere", priority=50, labels=["zone = mars"])
-    yard.submit("small", user_id="ann")
-    yard.submit("gpu", user_id="bob", gpu_count=1)
-    assert [yard.where(job) for job in ("huge", "nowhere", "small", "gpu")] == ["", "", "box", "box"]
+    core = CoreFleet()
+    core.worker("box", gpus=1, vram=24, slots=8)
+    core.submit("huge", priority=100, gpu_count=64)
+    core.submit("nowhere", priority=50, labels=["zone = mars"])
+    core.submit("small", user_id="ann")
+    core.submit("gpu", user_id="bob", gpu_count=1)
+    assert [core.where(job) for job in ("huge", "nowhere", "small", "gpu")] == ["", "", "box", "box"]
 
 
 def test_a_task_that_comes_back_stands_where_its_arrival_puts_it() -> None:
-    yard = Yard()
-    yard.worker("box", slots=1)
-    jobs = [yard.submit(f"j{n}") for n in range(4)]
-    yard.start("j0")
-    yard.end("j0", "returned", fault="drain")
-    assert yard.where("j0") == "box"
-    yard.drain("box")
-    yard.end("j0", "returned", fault="drain")
-    assert yard.queue() == jobs
+    core = CoreFleet()
+    core.worker("box", slots=1)
+    jobs = [core.submit(f"j{n}") for n in range(4)]
+    core.start("j0")
+    core.end("j0", "returned", fault="drain")
+    assert core.where("j0") == "box"
+    core.drain("box")
+    core.end("j0", "returned", fault="drain")
+    assert core.queue() == jobs
 
 
 def test_a_task_not_placed_in_time_is_unschedulable_with_the_reasons_of_that_moment() -> None:
-    yard = Yard()
-    yard.worker("box", cores=4)
-    yard.submit("late", min_cpu_cores=8, scheduling_timeout_seconds=30)
-    yard.submit("patient", min_cpu_cores=8)
-    yard.wait(29)
-    assert yard.state("late") == "pending"
-    yard.wait(2)
-    assert yard.states("late", "patient") == ["unschedulable", "pending"]
-    row = yard.job("late")
+    core = CoreFleet()
+    core.worker("box", cores=4)
+    core.submit("late", min_cpu_cores=8, scheduling_timeout_seconds=30)
+    core.submit("patient", min_cpu_cores=8)
+    core.wait(29)
+    assert core.state("late") == "pending"
+    core.wait(2)
+    assert core.states("late", "patient") == ["unschedulable", "pending"]
+    row = core.job("late")
     assert row.reason.startswith("not placed within 30 s: no registered worker could ever run this")
     assert "needs 8 cores; box has 4 free of 4" in row.reason
     assert row.finished_at is not None
 
 
 def test_one_that_is_given_up_delays_nobody() -> None:
-    yard = Yard()
-    yard.submit("late", scheduling_timeout_seconds=5)
-    yard.submit("next")
-    yard.wait(6)
-    yard.worker("box", slots=1)
-    assert yard.states("late", "next") == ["unschedulable", "assigned"]
+    core = CoreFleet()
+    core.submit("late", scheduling_timeout_seconds=5)
+    core.submit("next")
+    core.wait(6)
+    core.worker("box", slots=1)
+    assert core.states("late", "next") == ["unschedulable", "assigned"]
 
 
 def test_a_task_placed_in_time_is_not_given_up_later() -> None:
-    yard = Yard()
-    yard.worker("box")
-    job = yard.submit(scheduling_timeout_seconds=30)
-    yard.start(job)
-    yard.wait(60)
-    assert yard.state(job) == "running"
-    yard.end(job, "returned", fault="worker")
-    yard.wait(60)
-    assert yard.state(job) != "unschedulable"
+    core = CoreFleet()
+    core.worker("box")
+    job = core.submit(scheduling_timeout_seconds=30)
+    core.start(job)
+    core.wait(60)
+    assert core.state(job) == "running"
+    core.end(job, "returned", fault="worker")
+    core.wait(60)
+    assert core.state(job) != "unschedulable"
 
 
 def test_a_requeued_job_gets_its_scheduling_timeout_anew() -> None:
-    yard = Yard()
-    job = yard.submit(scheduling_timeout_seconds=30)
-    yard.wait(31)
-    yard.requeue(job)
-    yard.wait(29)
-    assert yard.state(job) == "pending"
-    yard.wait(2)
-    assert yard.state(job) == "unschedulable"
+    core = CoreFleet()
+    job = core.submit(scheduling_timeout_seconds=30)
+    core.wait(31)
+    core.requeue(job)
+    core.wait(29)
+    assert core.state(job) == "pending"
+    core.wait(2)
+    assert core.state(job) == "unschedulable"
 
 
 def test_a_requeued_array_gets_its_scheduling_timeout_anew() -> None:
-    yard = Yard()
-    yard.worker("box")
-    yard.submit("a", array=2, scheduling_timeout_seconds=30)
+    core = CoreFleet()
+    core.worker("box")
+    core.submit("a", array=2, scheduling_timeout_seconds=30)
     for task in ("a.0", "a.1"):
-        yard.start(task)
-        yard.end(task, "failed")
-    yard.drain("box")
-    yard.requeue("a")
-    yard.wait(31)
-    assert yard.states("a.0", "a.1") == ["unschedulable", "unschedulable"]
-    assert yard.job("a").state == "unschedulable"
+        core.start(task)
+        core.end(task, "failed")
+    core.drain("box")
+    core.requeue("a")
+    core.wait(31)
+    assert core.states("a.0", "a.1") == ["unschedulable", "unschedulable"]
+    assert core.job("a").state == "unschedulable"
 
 
 def test_the_scheduling_timeout_counts_over_a_restart() -> None:
-    yard = Yard()
-    job = yard.submit(scheduling_timeout_seconds=30)
-    yard.wait(20)
-    yard.restart(away=9)
-    assert yard.state(job) == "pending"
-    yard.wait(2)
-    assert yard.state(job) == "unschedulable"
+    core = CoreFleet()
+    job = core.submit(scheduling_timeout_seconds=30)
+    core.wait(20)
+    core.restart(away=9)
+    assert core.state(job) == "pending"
+    core.wait(2)
+    assert core.state(job) == "unschedulable"
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=40))
@@ -234,16 +234,16 @@ def test_the_first_in_order_is_the_one_that_looking_at_every_job_would_find(
     acts: list[tuple[int, int, int, bool]],
 ) -> None:
     """However users are charged in between, over any length of time."""
-    yard = Yard(checked=False)
-    fleet = yard.fleet
+    core = CoreFleet(checked=False)
+    fleet = core.fleet
     for number, (what, who, much, long) in enumerate(acts):
         if what < 2:
-            yard.submit(f"j{number}", user_id=f"u{who}", min_cpu_cores=much % 3, priority=much % 2)
+            core.submit(f"j{number}", user_id=f"u{who}", min_cpu_cores=much % 3, priority=much % 2)
         elif what == 2:
-            yard.now += 200 * DAY_S if long else 1.0
-            fleet.charge(f"u{who}", much * 10.0, yard.now)
+            core.now += 200 * DAY_S if long else 1.0
+            fleet.charge(f"u{who}", much * 10.0, core.now)
         elif fleet.jobs:
-            yard.cancel(list(fleet.jobs)[much % len(fleet.jobs)])
+            core.cancel(list(fleet.jobs)[much % len(fleet.jobs)])
         jobs = [job for job in fleet.jobs.values() if job.lane is not None]
         for shapes in (fleet.queue.pending, fleet.queue.pending & 0b101, 0b10):
             found = [job for job in jobs if job.shape.bit & shapes]
@@ -256,12 +256,12 @@ def test_the_first_in_order_is_the_one_that_looking_at_every_job_would_find(
 def test_an_hour_on_a_large_device_counts_more_than_one_on_a_small_device() -> None:
     used = {}
     for user, gpu_type, vram in (("ann", "T4", 16), ("bob", "A100", 80)):
-        yard = Yard()
-        yard.worker("box", gpus=1, vram=vram, gpu_type=gpu_type)
-        yard.start(yard.submit("job", gpu_count=1, user_id=user))
-        yard.wait(3600)
-        yard.end("job")
-        used[user] = yard.fleet.usage.gpu_seconds(user, yard.now)
+        core = CoreFleet()
+        core.worker("box", gpus=1, vram=vram, gpu_type=gpu_type)
+        core.start(core.submit("job", gpu_count=1, user_id=user))
+        core.wait(3600)
+        core.end("job")
+        used[user] = core.fleet.usage.gpu_seconds(user, core.now)
     assert used["bob"] == pytest.approx(5 * used["ann"], rel=0.15)
 
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.core.core_fleet import CoreFleet, capabilities
 from tests.core.strategies import needs
-from tests.core.yard import Yard, capabilities
 
 from ostler.core.holding import holding
 from ostler.core.room import Room, pick_devices
@@ -17,134 +17,134 @@ GIB = 1024
 
 
 def test_a_cpu_job_prefers_a_machine_without_gpus_even_a_fuller_or_later_one() -> None:
-    yard = Yard()
-    yard.worker("a-gpu", gpus=1, vram=8, cores=4)
-    yard.worker("z-cpu", cores=64)
-    assert yard.where(yard.submit(min_cpu_cores=4)) == "z-cpu"
+    core = CoreFleet()
+    core.worker("a-gpu", gpus=1, vram=8, cores=4)
+    core.worker("z-cpu", cores=64)
+    assert core.where(core.submit(min_cpu_cores=4)) == "z-cpu"
 
 
 def test_a_cpu_job_takes_a_gpu_machine_where_there_is_no_other() -> None:
-    yard = Yard()
-    yard.worker("gpu", gpus=8, vram=640)
-    yard.worker("cpu", cores=2)
-    assert yard.where(yard.submit(min_cpu_cores=4)) == "gpu"
+    core = CoreFleet()
+    core.worker("gpu", gpus=8, vram=640)
+    core.worker("cpu", cores=2)
+    assert core.where(core.submit(min_cpu_cores=4)) == "gpu"
 
 
 @pytest.mark.parametrize("machines", [1, 2, 6])
 def test_a_cpu_job_on_a_gpu_machine_is_given_no_part_of_any_gpu(machines: int) -> None:
-    yard = Yard()
+    core = CoreFleet()
     for number in range(machines):
-        yard.worker(f"gpu-{number}", gpus=1, vram=24 + 8 * number, cores=8 + number)
-    job = yard.submit(min_cpu_cores=4)
-    (attempt,) = yard.fleet.workers[yard.where(job)].attempts.values()
+        core.worker(f"gpu-{number}", gpus=1, vram=24 + 8 * number, cores=8 + number)
+    job = core.submit(min_cpu_cores=4)
+    (attempt,) = core.fleet.workers[core.where(job)].attempts.values()
     assert attempt.held.grant.devices == ()
-    assert all(yard.where(yard.submit(gpu_count=1)) for _ in range(machines))
+    assert all(core.where(core.submit(gpu_count=1)) for _ in range(machines))
 
 
 def test_of_gpu_machines_a_cpu_job_prefers_the_one_with_fewer_gpus() -> None:
-    yard = Yard()
-    yard.worker("a-eight", gpus=8, vram=640)
-    yard.worker("b-one", gpus=1, vram=80)
-    assert yard.where(yard.submit()) == "b-one"
+    core = CoreFleet()
+    core.worker("a-eight", gpus=8, vram=640)
+    core.worker("b-one", gpus=1, vram=80)
+    assert core.where(core.submit()) == "b-one"
 
 
 def test_a_small_gpu_job_leaves_the_big_machine_whole() -> None:
-    yard = Yard()
-    yard.worker("a-eight", gpus=8, vram=640)
-    yard.worker("b-two", gpus=2, vram=160)
-    jobs = [yard.submit(gpu_count=1) for _ in range(2)]
-    assert [yard.where(job) for job in jobs] == ["b-two", "b-two"]
-    assert yard.where(yard.submit(gpu_count=8)) == "a-eight"
+    core = CoreFleet()
+    core.worker("a-eight", gpus=8, vram=640)
+    core.worker("b-two", gpus=2, vram=160)
+    jobs = [core.submit(gpu_count=1) for _ in range(2)]
+    assert [core.where(job) for job in jobs] == ["b-two", "b-two"]
+    assert core.where(core.submit(gpu_count=8)) == "a-eight"
 
 
 def test_gpu_jobs_fill_a_machine_before_they_break_the_next() -> None:
-    yard = Yard()
-    yard.worker("a", gpus=4, vram=96)
-    yard.worker("b", gpus=4, vram=96)
-    jobs = [yard.submit(gpu_count=1) for _ in range(4)]
-    assert {yard.where(job) for job in jobs} == {"a"}
-    assert yard.where(yard.submit(gpu_count=4)) == "b"
+    core = CoreFleet()
+    core.worker("a", gpus=4, vram=96)
+    core.worker("b", gpus=4, vram=96)
+    jobs = [core.submit(gpu_count=1) for _ in range(4)]
+    assert {core.where(job) for job in jobs} == {"a"}
+    assert core.where(core.submit(gpu_count=4)) == "b"
 
 
 def test_a_preferred_label_wins_among_those_that_fit_and_excludes_nobody() -> None:
-    yard = Yard()
-    yard.worker("a", cores=8)
-    yard.worker("b", gpus=8, vram=640, cores=8, labels={"zone": "eu"})
+    core = CoreFleet()
+    core.worker("a", cores=8)
+    core.worker("b", gpus=8, vram=640, cores=8, labels={"zone": "eu"})
     wish = {"prefer_labels": ["zone = eu"], "min_cpu_cores": 8}
-    assert yard.where(yard.submit(**wish)) == "b"
-    assert yard.where(yard.submit(**wish)) == "a"
+    assert core.where(core.submit(**wish)) == "b"
+    assert core.where(core.submit(**wish)) == "a"
 
 
 def test_more_preferred_labels_count_more() -> None:
-    yard = Yard()
-    yard.worker("a", labels={"zone": "eu"})
-    yard.worker("b", labels={"zone": "eu", "disk": "nvme"})
-    assert yard.where(yard.submit(prefer_labels=["zone = eu", "disk = nvme"])) == "b"
+    core = CoreFleet()
+    core.worker("a", labels={"zone": "eu"})
+    core.worker("b", labels={"zone": "eu", "disk": "nvme"})
+    assert core.where(core.submit(prefer_labels=["zone = eu", "disk = nvme"])) == "b"
 
 
 def test_a_preferred_worker_is_found_among_many_that_differ() -> None:
-    yard = Yard()
-    yard.worker("w000", cores=8, labels={"zone": "eu"})
+    core = CoreFleet()
+    core.worker("w000", cores=8, labels={"zone": "eu"})
     for number in range(1, 130):
-        yard.worker(f"w{number:03d}", cores=8 + number)
-    assert yard.where(yard.submit(prefer_labels=["zone = eu"])) == "w000"
+        core.worker(f"w{number:03d}", cores=8 + number)
+    assert core.where(core.submit(prefer_labels=["zone = eu"])) == "w000"
 
 
 def test_ties_go_to_the_first_id_whatever_the_order_of_registration() -> None:
     for names in (("a", "b", "c"), ("c", "b", "a"), ("b", "c", "a")):
-        yard = Yard()
+        core = CoreFleet()
         for name in names:
-            yard.worker(name, gpus=2, vram=48)
-        assert yard.where(yard.submit(gpu_count=2)) == "a"
-        assert yard.where(yard.submit(gpu_count=2)) == "b"
+            core.worker(name, gpus=2, vram=48)
+        assert core.where(core.submit(gpu_count=2)) == "a"
+        assert core.where(core.submit(gpu_count=2)) == "b"
 
 
 def test_the_choice_is_explained_by_the_parts_of_its_score() -> None:
-    yard = Yard()
-    yard.worker("a", labels={"zone": "eu"})
-    job = yard.submit(prefer_labels=["zone = eu"])
-    [row] = yard.ledger.attempts_of(job)
+    core = CoreFleet()
+    core.worker("a", labels={"zone": "eu"})
+    job = core.submit(prefer_labels=["zone = eu"])
+    [row] = core.ledger.attempts_of(job)
     assert row.why.startswith("a scored best (")
     assert "preferred labels -100.00" in row.why
 
 
 def test_the_smallest_devices_that_do_are_granted() -> None:
-    yard = Yard()
-    yard.worker("box", devices=[80, 24, 40, 24])
-    assert yard.devices(yard.submit(gpu_count=1)) == (1,)
-    assert yard.devices(yard.submit(gpu_count=1, min_vram_gb=30)) == (2,)
-    assert yard.devices(yard.submit(gpu_count=2, min_vram_gb=100)) == (0, 3)
+    core = CoreFleet()
+    core.worker("box", devices=[80, 24, 40, 24])
+    assert core.devices(core.submit(gpu_count=1)) == (1,)
+    assert core.devices(core.submit(gpu_count=1, min_vram_gb=30)) == (2,)
+    assert core.devices(core.submit(gpu_count=2, min_vram_gb=100)) == (0, 3)
 
 
 def test_a_share_goes_to_the_fullest_device_that_still_has_room() -> None:
-    yard = Yard()
-    yard.worker("box", devices=[24, 24])
-    shares = [yard.submit(min_vram_gb=10) for _ in range(4)]
-    assert [yard.devices(job) for job in shares] == [(0,), (0,), (1,), (1,)]
-    assert yard.where(yard.submit(min_vram_gb=10)) == ""
-    assert yard.where(yard.submit(min_vram_gb=4)) == "box"
+    core = CoreFleet()
+    core.worker("box", devices=[24, 24])
+    shares = [core.submit(min_vram_gb=10) for _ in range(4)]
+    assert [core.devices(job) for job in shares] == [(0,), (0,), (1,), (1,)]
+    assert core.where(core.submit(min_vram_gb=10)) == ""
+    assert core.where(core.submit(min_vram_gb=4)) == "box"
 
 
 def test_a_device_that_is_shared_is_never_granted_whole_nor_a_whole_one_shared() -> None:
-    yard = Yard()
-    yard.worker("box", devices=[24, 24])
-    shared = yard.submit(min_vram_gb=1)
-    whole = yard.submit(gpu_count=1)
-    assert yard.devices(shared) != yard.devices(whole)
-    assert yard.where(yard.submit(gpu_count=1)) == ""
-    assert yard.devices(yard.submit(min_vram_gb=1)) == yard.devices(shared)
-    yard.end(shared)
-    assert yard.free("box")[2] == (23 * GIB, 0)
+    core = CoreFleet()
+    core.worker("box", devices=[24, 24])
+    shared = core.submit(min_vram_gb=1)
+    whole = core.submit(gpu_count=1)
+    assert core.devices(shared) != core.devices(whole)
+    assert core.where(core.submit(gpu_count=1)) == ""
+    assert core.devices(core.submit(min_vram_gb=1)) == core.devices(shared)
+    core.end(shared)
+    assert core.free("box")[2] == (23 * GIB, 0)
 
 
 def test_a_share_prefers_a_device_that_is_already_broken_on_another_machine() -> None:
-    yard = Yard()
-    yard.worker("a", devices=[24])
-    yard.worker("b", devices=[24])
-    yard.drain("a")
-    yard.submit(min_vram_gb=4)
-    yard.drain("a", False)
-    assert yard.where(yard.submit(min_vram_gb=4)) == "b"
+    core = CoreFleet()
+    core.worker("a", devices=[24])
+    core.worker("b", devices=[24])
+    core.drain("a")
+    core.submit(min_vram_gb=4)
+    core.drain("a", False)
+    assert core.where(core.submit(min_vram_gb=4)) == "b"
 
 
 @settings(max_examples=150, deadline=None)
@@ -184,7 +184,7 @@ def test_whole_devices_are_refused_only_where_no_choice_would_do(devices: list[i
 
 @pytest.mark.parametrize("reported", [{"gpus": 3, "vram": 72}, {"devices": [24, 24, 24]}])
 def test_devices_that_are_known_and_devices_that_are_counted_are_granted_alike(reported: dict[str, Any]) -> None:
-    yard = Yard()
-    offer: Capabilities = yard.worker("box", **reported).capabilities
+    core = CoreFleet()
+    offer: Capabilities = core.worker("box", **reported).capabilities
     assert offer.gpu_count == 3
-    assert yard.devices(yard.submit(gpu_count=2, min_vram_gb=48)) == (0, 1)
+    assert core.devices(core.submit(gpu_count=2, min_vram_gb=48)) == (0, 1)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from tests.core.yard import Yard, entry, submission
+from tests.core.core_fleet import CoreFleet, entry, submission
 
 from ostler.core.events import Event
 from ostler.core.step import step
@@ -14,7 +14,7 @@ from ostler.domain.job import Training
 FEW, MANY = 100, 1000
 
 
-def lines_run(yard: Yard, event: Event) -> Counter[str]:
+def lines_run(core: CoreFleet, event: Event) -> Counter[str]:
     """The lines of the core that one step runs, by function: calls could hide a loop."""
     seen: Counter[str] = Counter()
 
@@ -27,53 +27,53 @@ def lines_run(yard: Yard, event: Event) -> Counter[str]:
 
     sys.settrace(look)
     try:
-        step(yard.fleet, event, yard.now)
+        step(core.fleet, event, core.now)
     finally:
         sys.settrace(None)
     return seen
 
 
-def assert_the_same(prepare: Callable[[int], tuple[Yard, Event]]) -> None:
+def assert_the_same(prepare: Callable[[int], tuple[CoreFleet, Event]]) -> None:
     few, many = (lines_run(*prepare(size)) for size in (FEW, MANY))
     assert few == many
 
 
 def test_a_job_of_a_new_shape_is_compared_with_machines_and_not_with_shapes() -> None:
-    def prepared(size: int) -> tuple[Yard, Event]:
-        yard = Yard(checked=False)
-        yard.worker("w")
+    def prepared(size: int) -> tuple[CoreFleet, Event]:
+        core = CoreFleet(checked=False)
+        core.worker("w")
         waiting = submission(1, "first", min_memory_gb=1000)
         for number in range(size):
             waiting.jobs += submission(1, f"j{number}", min_memory_gb=1001 + number, min_cpu_cores=100 + number).jobs
-        yard.turn(waiting)
-        return yard, submission(2, "new", min_memory_gb=9999)
+        core.turn(waiting)
+        return core, submission(2, "new", min_memory_gb=9999)
 
     assert_the_same(prepared)
 
 
 def test_a_machine_whose_free_memory_changed_is_not_asked_about_every_model_again() -> None:
-    def prepared(size: int) -> tuple[Yard, Event]:
-        yard = Yard(checked=False)
+    def prepared(size: int) -> tuple[CoreFleet, Event]:
+        core = CoreFleet(checked=False)
         jobs = [entry(f"j{n}", training=Training(model=f"m{n}"), min_memory_gb=999) for n in range(size)]
-        yard.follow(*jobs, entry("fits", training=Training(model="first")))
-        yard.claim("pi", memory_available_gb=9.0, cores=0, memory=0.5)
-        yard.submit("another")
-        return yard, yard.claiming("pi", memory_available_gb=5.0)
+        core.follow(*jobs, entry("fits", training=Training(model="first")))
+        core.claim("pi", memory_available_gb=9.0, cores=0, memory=0.5)
+        core.submit("another")
+        return core, core.claiming("pi", memory_available_gb=5.0)
 
     assert_the_same(prepared)
 
 
 def test_a_manifest_that_changes_a_priority_does_not_look_at_all_that_runs() -> None:
-    def prepared(size: int) -> tuple[Yard, Event]:
-        yard = Yard(checked=False)
-        yard.follow(entry("changed", min_cpu_cores=99), *[entry(f"j{number}") for number in range(size)])
-        yard.turn(*[yard.claiming("pi") for _ in range(size)])
-        assert len(yard.fleet.held) == size
-        return yard, yard.following(entry("changed", min_cpu_cores=99, priority=5))
+    def prepared(size: int) -> tuple[CoreFleet, Event]:
+        core = CoreFleet(checked=False)
+        core.follow(entry("changed", min_cpu_cores=99), *[entry(f"j{number}") for number in range(size)])
+        core.turn(*[core.claiming("pi") for _ in range(size)])
+        assert len(core.fleet.held) == size
+        return core, core.following(entry("changed", min_cpu_cores=99, priority=5))
 
     def lines_of_the_change(size: int) -> int:
-        yard, event = prepared(size)
-        run = lines_run(yard, event)
+        core, event = prepared(size)
+        run = lines_run(core, event)
         return sum(count for name, count in run.items() if name.startswith("Fleet.change_terms"))
 
     assert lines_of_the_change(FEW) == lines_of_the_change(MANY)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.core.yard import Yard, capabilities
+from tests.core.core_fleet import CoreFleet, capabilities
 
 from ostler.core.fleet import Fleet, Worker
 from ostler.core.index import Index
@@ -115,52 +115,52 @@ def test_where_all_insist_a_type_is_worth_what_those_can_use_who_take_it() -> No
 
 def test_an_easy_job_takes_a_type_of_which_there_is_plenty_and_leaves_the_last_of_it() -> None:
     """One job in ten takes an A100 and nothing else."""
-    yard = Yard()
+    core = CoreFleet()
     for number in range(8):
-        yard.worker(f"a{number}", gpus=1, vram=16, gpu_type="A100")
-        yard.worker(f"b{number}", gpus=1, vram=16, gpu_type="T4")
+        core.worker(f"a{number}", gpus=1, vram=16, gpu_type="A100")
+        core.worker(f"b{number}", gpus=1, vram=16, gpu_type="T4")
     for _ in range(12):
-        for job in (yard.submit(gpu_count=1, gpu_type="A100"), *(yard.submit(gpu_count=1) for _ in range(9))):
-            yard.end(job)
-    placed = [yard.where(yard.submit(gpu_count=1)) for _ in range(12)]
+        for job in (core.submit(gpu_count=1, gpu_type="A100"), *(core.submit(gpu_count=1) for _ in range(9))):
+            core.end(job)
+    placed = [core.where(core.submit(gpu_count=1)) for _ in range(12)]
     assert placed[0] == "a0" and placed[-1].startswith("b")
-    assert yard.fleet.index.machines.free_gpus[Kind("nvidia", "a100", 16384)] > 0
+    assert core.fleet.index.machines.free_gpus[Kind("nvidia", "a100", 16384)] > 0
 
 
 def test_a_fleet_learns_what_it_is_asked_for_and_leaves_room_for_it() -> None:
     """Two T4s and two A100s; half of the jobs take an A100 and nothing else."""
-    yard = Yard()
+    core = CoreFleet()
     for name, kind in (("a1", "A100"), ("a2", "A100"), ("b1", "T4"), ("b2", "T4")):
-        yard.worker(name, gpus=1, vram=16, gpu_type=kind)
+        core.worker(name, gpus=1, vram=16, gpu_type=kind)
     for _ in range(12):
-        picky, easy = yard.submit(gpu_count=1, gpu_type="A100"), yard.submit(gpu_count=1)
+        picky, easy = core.submit(gpu_count=1, gpu_type="A100"), core.submit(gpu_count=1)
         for job in (picky, easy):
-            yard.end(job)
-    assert yard.where(yard.submit(gpu_count=1)) in ("b1", "b2")
+            core.end(job)
+    assert core.where(core.submit(gpu_count=1)) in ("b1", "b2")
 
 
 def test_what_has_left_fades_and_what_is_there_counts() -> None:
-    yard = Yard()
-    yard.worker("box", gpus=8, vram=640)
+    core = CoreFleet()
+    core.worker("box", gpus=8, vram=640)
     shapes = {}
     for needs in ({"gpu_count": 1}, {"gpu_count": 2}):
         for _ in range(100):
-            job = yard.submit(**needs)
-            shapes[needs["gpu_count"]] = yard.fleet.jobs[job].shape
-            yard.end(job)
+            job = core.submit(**needs)
+            shapes[needs["gpu_count"]] = core.fleet.jobs[job].shape
+            core.end(job)
     assert 0 < shapes[1].lately < shapes[2].lately
-    assert yard.fleet.mix.turnover == 1.0
+    assert core.fleet.mix.turnover == 1.0
 
 
 def test_what_is_remembered_stays_small_numbers_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mix, "MAX_UNIT", 10.0)
-    yard = Yard()
-    yard.worker("box", gpus=1, vram=8)
+    core = CoreFleet()
+    core.worker("box", gpus=1, vram=8)
     shape = None
     for _ in range(300):
-        job = yard.submit(gpu_count=1)
-        shape = yard.fleet.jobs[job].shape
-        yard.end(job)
+        job = core.submit(gpu_count=1)
+        shape = core.fleet.jobs[job].shape
+        core.end(job)
     assert shape is not None and 40 < shape.lately < 700
 
 
@@ -190,18 +190,18 @@ def test_what_is_kept_of_scores_is_what_would_be_computed_anew(offers: list[Any]
         patch.setattr(board, "FORESEEN", 2)
         for module in (columns, learnt_worth):
             patch.setattr(module, "STEP", 1)
-        yard = Yard(checked=False)
+        core = CoreFleet(checked=False)
         for number, offer in enumerate(offers):
-            yard.register(f"w{number:02d}", offer, slots=64)
+            core.register(f"w{number:02d}", offer, slots=64)
         running: list[str] = []
         for need, ends in acts:
-            running.append(yard.submit(**NEEDS[need]))
+            running.append(core.submit(**NEEDS[need]))
             for _ in range(min(ends, len(running)) if ends > 1 else 0):
                 ended = running.pop(0)
-                if yard.where(ended):
-                    yard.end(ended)
-            for shape in yard.fleet.index.shapes():
-                _compare(yard.fleet, shape.request, shape.profile, yard.fleet.index.workers_of(shape))
+                if core.where(ended):
+                    core.end(ended)
+            for shape in core.fleet.index.shapes():
+                _compare(core.fleet, shape.request, shape.profile, core.fleet.index.workers_of(shape))
 
 
 def _compare(fleet: Fleet, request: Request, profile: Request, workers: int) -> None:
@@ -223,15 +223,15 @@ def _compare(fleet: Fleet, request: Request, profile: Request, workers: int) -> 
 
 def test_a_fleet_of_many_machines_goes_over_to_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(choose, "FEW_STATES", 1)
-    yard = Yard(checked=False)
+    core = CoreFleet(checked=False)
     for number in range(12):
-        yard.worker(f"w{number:02d}", gpus=8, vram=128, cores=32 + number)
-    first = yard.fleet.board.worth
+        core.worker(f"w{number:02d}", gpus=8, vram=128, cores=32 + number)
+    first = core.fleet.board.worth
     for _ in range(60):
-        job = yard.submit(gpu_count=1)
-        yard.end(job)
-    assert yard.fleet.board.worth is not first
-    assert yard.fleet.board.worth.groups == [(1, WHOLE), (8, WHOLE)]
+        job = core.submit(gpu_count=1)
+        core.end(job)
+    assert core.fleet.board.worth is not first
+    assert core.fleet.board.worth.groups == [(1, WHOLE), (8, WHOLE)]
 
 
 def test_what_a_worth_was_not_made_for_is_compared_all_the_same() -> None:
@@ -242,11 +242,11 @@ def test_what_a_worth_was_not_made_for_is_compared_all_the_same() -> None:
 
 
 def test_a_job_that_one_worker_alone_could_take_says_so() -> None:
-    yard = Yard()
-    yard.worker("small", cores=2)
-    worker: Worker = yard.worker("large", cores=64)
-    job = yard.submit(min_cpu_cores=32)
-    [row] = yard.ledger.attempts_of(job)
+    core = CoreFleet()
+    core.worker("small", cores=2)
+    worker: Worker = core.worker("large", cores=64)
+    job = core.submit(min_cpu_cores=32)
+    [row] = core.ledger.attempts_of(job)
     assert row.why == f"{worker.id} scored best (no other could take it)"
 
 
@@ -257,15 +257,15 @@ def test_only_a_hub_that_chooses_among_many_machines_loads_numpy() -> None:
 
 
 def test_what_fits_by_a_hair_and_seems_not_to_by_thousandths_is_scored_alike() -> None:
-    yard = Yard(checked=False)
-    yard.worker("small", devices=[0.25, 0.25], labels={"is": "small"})
+    core = CoreFleet(checked=False)
+    core.worker("small", devices=[0.25, 0.25], labels={"is": "small"})
     for number in range(4):
-        yard.worker(f"large{number}", devices=[24] * (1 + number))
-    yard.submit(gpu_share=0.001, labels=["is = small"])
-    yard.submit(gpu_count=1, labels=["is = small"])
+        core.worker(f"large{number}", devices=[24] * (1 + number))
+    core.submit(gpu_share=0.001, labels=["is = small"])
+    core.submit(gpu_count=1, labels=["is = small"])
     for _ in range(40):
-        yard.end(yard.submit(gpu_share=0.5, min_cpu_cores=1))
-    shape = yard.fleet.jobs[yard.submit("hair", gpu_share=0.999, labels=["is = small"])].shape
-    assert yard.where("hair") == "small"
-    yard.end("hair")
-    _compare(yard.fleet, shape.request, shape.profile, yard.fleet.index.workers_of(shape))
+        core.end(core.submit(gpu_share=0.5, min_cpu_cores=1))
+    shape = core.fleet.jobs[core.submit("hair", gpu_share=0.999, labels=["is = small"])].shape
+    assert core.where("hair") == "small"
+    core.end("hair")
+    _compare(core.fleet, shape.request, shape.profile, core.fleet.index.workers_of(shape))

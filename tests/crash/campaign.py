@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.crash import restart
-from tests.crash.scenario import ROLES, Yard, check_all, play
+from tests.crash.scenario import ROLES, CrashingFleet, check_all, play
 
 RESTART = "restart"
 TOLD_EVERY = 20
@@ -35,31 +35,31 @@ class Run:
 def points_of(role: str) -> list[str]:
     """What one undisturbed life of the fleet passes, in order."""
     with TemporaryDirectory(prefix="crash-") as folder:
-        yard = Yard(Path(folder), role)
+        fleet = CrashingFleet(Path(folder), role)
         try:
-            yard.begin()
-            check_all(yard, play(yard))
+            fleet.begin()
+            check_all(fleet, play(fleet))
         finally:
-            yard.end()
-        return yard.points.read_text().splitlines()
+            fleet.end()
+        return fleet.points.read_text().splitlines()
 
 
 def run(role: str, at: int) -> Run:
     begun = time.monotonic()
     broken, what = "", ""
     with TemporaryDirectory(prefix="crash-", ignore_cleanup_errors=True) as folder:
-        yard = Yard(Path(folder), role, at)
+        fleet = CrashingFleet(Path(folder), role, at)
         try:
-            yard.begin()
-            check_all(yard, play(yard))
+            fleet.begin()
+            check_all(fleet, play(fleet))
         except BaseException:
-            broken = traceback.format_exc() + "".join(yard.log_of(name) for name in ("hub", "a", "b"))
+            broken = traceback.format_exc() + "".join(fleet.log_of(name) for name in ("hub", "a", "b"))
         finally:
-            yard.end()
-        passed = yard.points.read_text().splitlines() if yard.points.exists() else []
+            fleet.end()
+        passed = fleet.points.read_text().splitlines() if fleet.points.exists() else []
         if len(passed) >= at:
             what = passed[at - 1]
-        elif yard.crashes:
+        elif fleet.crashes:
             broken += f"somebody else has killed one of the processes: only {len(passed)} points were passed"
     return Run(role, at, what, time.monotonic() - begun, broken)
 

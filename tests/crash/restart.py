@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import psutil
 from benchmarks.ledger import ordered, submitted
-from tests.protocol.process import HubProcess
+from tests.protocol.process_hub import ProcessHub
 
 from ostler.ledger.sqlite import SqliteLedger
 
@@ -25,7 +25,7 @@ def restarts(jobs: int = JOBS, times: int = TIMES) -> list[tuple[float, float]]:
         for first in range(1, jobs + 1, AT_ONCE):
             ledger.commit(submitted(ordered, range(first, min(first + AT_ONCE, jobs + 1))))
         ledger.close()
-        hub = HubProcess(Path(folder))
+        hub = ProcessHub(Path(folder))
         for _ in range(times):
             begun = time.monotonic()
             hub.start()

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.e2e.paddock import ENDS, Paddock, usable
-from tests.ports import free_port
+from tests.process_fleet import ENDS, ProcessFleet, usable
 
 from ostler.core.check import check
 from ostler.core.persist import restore
@@ -59,12 +58,11 @@ class Broken(AssertionError):
     """Something that must hold after every crash does not."""
 
 
-class Yard(Paddock):
+class CrashingFleet(ProcessFleet):
     """A fleet of which one process dies at a point, and is started again at once as a service manager would."""
 
     def __init__(self, folder: Path, role: str = "", at: int = 0) -> None:
         super().__init__(folder, PROGRAM)
-        self._port = str(free_port())
         self.diary = folder / "diary"
         self.points = folder / "points"
         self.role = role
@@ -74,7 +72,6 @@ class Yard(Paddock):
         self._watchers: list[threading.Thread] = []
 
     def begin(self) -> None:
-        self.url = f"http://127.0.0.1:{self._port}"
         self.start_hub()
         for name in WORKERS:
             self.start_worker(name, offer={"labels": {"stall": name}})
@@ -83,7 +80,7 @@ class Yard(Paddock):
 
     def start_hub(self) -> None:
         """Not waited for: it may die before it listens, and the one after it is on the same port."""
-        self._start("hub", ("hub", "--port", self._port))
+        self._start("hub", ("hub", "--port", str(self.port)))
         self.until((self.state / "join.token").exists, f"the hub starts: {self.log_of('hub')}")
         self.token = (self.state / "admin.token").read_text().strip()
 
@@ -172,82 +169,84 @@ class Yard(Paddock):
         return found
 
 
-def play(yard: Yard) -> dict[str, str]:
+def play(fleet: CrashingFleet) -> dict[str, str]:
     """What the fleet is asked for, and how each job must end, by its id."""
-    token = yard.told("POST", "/v1/tokens", {"role": "user", "user": "ann"})
-    quick = yard.submitted("quick", QUICK)
-    several = yard.submitted("several", QUICK, array=3)
-    gang = yard.submitted("gang", QUICK, node_count=2, labels=[])
-    stopped = yard.submitted("stopped", WAITS)
-    yard.until(lambda: "begin " + stopped in yard.diary_text(), "the job that is to be cancelled has begun")
-    yard.told("POST", f"/v1/jobs/{stopped}/cancel")
-    yard.ended(quick)
-    again = yard.submitted("again", WAITS)
-    yard.until(lambda: "begin " + again in yard.diary_text(), "the job that is to be requeued has begun")
-    yard.told("POST", f"/v1/jobs/{again}/requeue")
-    makes = yard.submitted("makes", MAKES)
-    goes_on = yard.submitted("goes-on", GOES_ON, max_retries=1)
-    claimed = claim_and_complete(yard)
-    if len(yard.ended(goes_on)["attempts"]) < 2:
+    token = fleet.told("POST", "/v1/tokens", {"role": "user", "user": "ann"})
+    quick = fleet.submitted("quick", QUICK)
+    several = fleet.submitted("several", QUICK, array=3)
+    gang = fleet.submitted("gang", QUICK, node_count=2, labels=[])
+    stopped = fleet.submitted("stopped", WAITS)
+    fleet.until(lambda: "begin " + stopped in fleet.diary_text(), "the job that is to be cancelled has begun")
+    fleet.told("POST", f"/v1/jobs/{stopped}/cancel")
+    fleet.ended(quick)
+    again = fleet.submitted("again", WAITS)
+    fleet.until(lambda: "begin " + again in fleet.diary_text(), "the job that is to be requeued has begun")
+    fleet.told("POST", f"/v1/jobs/{again}/requeue")
+    makes = fleet.submitted("makes", MAKES)
+    goes_on = fleet.submitted("goes-on", GOES_ON, max_retries=1)
+    claimed = claim_and_complete(fleet)
+    if len(fleet.ended(goes_on)["attempts"]) < 2:
         raise Broken("a task that left a checkpoint and failed was not tried again")
-    if not yard.ended(makes)["artifact_id"]:
+    if not fleet.ended(makes)["artifact_id"]:
         raise Broken("a task that left outputs has no artifact")
-    yard.until(lambda: yard.diary_text().count("begin " + again) > 1, "what was requeued has begun again")
-    yard.told("POST", f"/v1/jobs/{again}/cancel")
-    yard.ask("DELETE", f"/v1/tokens/{token['id']}")  # asked again after its answer was lost, it is there no more
-    if (status := yard.ask("GET", "/v1/jobs", token=token["token"])[0]) != 401:
+    fleet.until(lambda: fleet.diary_text().count("begin " + again) > 1, "what was requeued has begun again")
+    fleet.told("POST", f"/v1/jobs/{again}/cancel")
+    fleet.ask("DELETE", f"/v1/tokens/{token['id']}")  # asked again after its answer was lost, it is there no more
+    if (status := fleet.ask("GET", "/v1/jobs", token=token["token"])[0]) != 401:
         raise Broken(f"a token that was revoked is answered with {status}")
     ended = dict.fromkeys((quick, several, gang, makes, goes_on, claimed), "succeeded")
     return ended | {stopped: "cancelled", again: "cancelled"}
 
 
-def claim_and_complete(yard: Yard) -> str:
+def claim_and_complete(fleet: CrashingFleet) -> str:
     """As a machine without a connection does it. A claim whose answer was lost lapses with its lease."""
-    token = (yard.state / "join.token").read_text().strip()
-    yard.told("PUT", "/v1/manifest", MANIFEST.encode())
+    token = (fleet.state / "join.token").read_text().strip()
+    fleet.told("PUT", "/v1/manifest", MANIFEST.encode())
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         tar.addfile(tarfile.TarInfo("model"))
     sha256 = hashlib.sha256(packed.getvalue()).hexdigest()
 
     def complete() -> str:
-        status, claim = yard.ask("POST", "/v1/job/claim", {"hostname": "pi", "capability": CAPABILITY}, token=token)
+        status, claim = fleet.ask("POST", "/v1/job/claim", {"hostname": "pi", "capability": CAPABILITY}, token=token)
         if status != 200:
             return ""
-        yard.ask("PUT", f"/v1/model/{sha256}", packed.getvalue(), token=token)
+        fleet.ask("PUT", f"/v1/model/{sha256}", packed.getvalue(), token=token)
         said = {"hostname": "pi", "attempt": claim["attempt"], "artifact_id": sha256}
-        status, _ = yard.ask("POST", f"/v1/job/{claim['job_id']}/complete", said, token=token)
+        status, _ = fleet.ask("POST", f"/v1/job/{claim['job_id']}/complete", said, token=token)
         return str(claim["job_id"]) if status < 300 else ""
 
-    return str(yard.until(complete, "a machine without a connection has claimed its job and completed it"))
+    return str(fleet.until(complete, "a machine without a connection has claimed its job and completed it"))
 
 
-def check_all(yard: Yard, ends: dict[str, str]) -> None:
+def check_all(fleet: CrashingFleet, ends: dict[str, str]) -> None:
     """While it runs, and then what it has left on the disk."""
     for job_id, state in ends.items():
-        yard.ended(job_id, state)
-    listed = yard.told("GET", "/v1/jobs?limit=1000")["jobs"]
+        fleet.ended(job_id, state)
+    listed = fleet.told("GET", "/v1/jobs?limit=1000")["jobs"]
     if {job["id"] for job in listed} != set(ends) or len(listed) != len(ends):
         raise Broken(f"acknowledged were {sorted(ends)}, and there are {sorted(job['id'] for job in listed)}")
     for name in WORKERS:
-        yard.until(lambda name=name: not yard.told("GET", f"/v1/workers/{name}")["tasks"], f"nothing is held on {name}")
+        fleet.until(
+            lambda name=name: not fleet.told("GET", f"/v1/workers/{name}")["tasks"], f"nothing is held on {name}"
+        )
     for job_id in ends:
-        events = yard.told("GET", f"/v1/jobs/{job_id}/events")["events"]
+        events = fleet.told("GET", f"/v1/jobs/{job_id}/events")["events"]
         told = Counter(event.get("task") or event["subject"] for event in events if event.get("state") in ENDS)
         if any(times > 1 for times in told.values()):
             raise Broken(f"more than one end of {job_id} was told: {events}")
-    check_diary(yard)
-    if "Traceback" in "".join(yard.log_of(name) for name in ("hub", *WORKERS)):
-        raise Broken(f"somebody met a fault of its own: {[yard.log_of(name) for name in ('hub', *WORKERS)]}")
-    yard.end()
-    check_ledger(yard.state / "ostler.db")
+    check_diary(fleet)
+    if "Traceback" in "".join(fleet.log_of(name) for name in ("hub", *WORKERS)):
+        raise Broken(f"somebody met a fault of its own: {[fleet.log_of(name) for name in ('hub', *WORKERS)]}")
+    fleet.end()
+    check_ledger(fleet.state / "ostler.db")
 
 
-def check_diary(yard: Yard) -> None:
+def check_diary(fleet: CrashingFleet) -> None:
     """No attempt began twice, and none of a task while another of it ran."""
     runs: dict[str, str] = {}
     begun: Counter[str] = Counter()
-    for line in yard.diary_text().splitlines():
+    for line in fleet.diary_text().splitlines():
         what, task, attempt = line.split()
         if what == "begin":
             begun[f"{task} {attempt}"] += 1

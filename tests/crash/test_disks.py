@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.paddock import Paddock, until
+from tests.process_fleet import ProcessFleet, until
 
 from ostler.client import Patience
 from ostler.client.errors import HubFailed, HubUnreachable
@@ -20,7 +20,7 @@ PROGRAM = (sys.executable, str(Path(__file__).with_name("faulty_hub.py")))
 IDLE = {"command": ["true"]}
 
 
-class Yard(Paddock):
+class FaultyDiskFleet(ProcessFleet):
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, PROGRAM)
         self.broken, self.stuck = folder / "broken", folder / "stuck"
@@ -46,43 +46,43 @@ class Yard(Paddock):
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Yard]:
-    made = Yard(tmp_path)
+def fleet(tmp_path: Path) -> Iterator[FaultyDiskFleet]:
+    made = FaultyDiskFleet(tmp_path)
     made.start_hub()
     yield made
     made.stuck.unlink(missing_ok=True)
     made.close()
 
 
-def test_a_commit_that_fails_stops_the_hub_which_says_why_and_starts_again(yard: Yard) -> None:
-    acknowledged = {yard.hub.submit(IDLE)["id"] for _ in range(3)}
-    yard.broken.touch()
+def test_a_commit_that_fails_stops_the_hub_which_says_why_and_starts_again(fleet: FaultyDiskFleet) -> None:
+    acknowledged = {fleet.hub.submit(IDLE)["id"] for _ in range(3)}
+    fleet.broken.touch()
     with pytest.raises((HubFailed, HubUnreachable)):
-        Hub(yard.url, yard.token, patience=Patience(tries=1)).submit(IDLE)
-    assert yard.ends() == 1
-    assert "CRITICAL the hub stops: the ledger" in yard.log_of("hub")
-    assert "the disk failed to read or write. Look at the system's log and at the disk" in yard.log_of("hub")
-    assert "Traceback" not in yard.log_of("hub")
-    yard.broken.unlink()
-    yard.start_hub()
-    assert acknowledged <= yard.job_ids()
-    assert yard.hub.submit(IDLE)["id"] in yard.job_ids()
+        Hub(fleet.url, fleet.token, patience=Patience(tries=1)).submit(IDLE)
+    assert fleet.ends() == 1
+    assert "CRITICAL the hub stops: the ledger" in fleet.log_of("hub")
+    assert "the disk failed to read or write. Look at the system's log and at the disk" in fleet.log_of("hub")
+    assert "Traceback" not in fleet.log_of("hub")
+    fleet.broken.unlink()
+    fleet.start_hub()
+    assert acknowledged <= fleet.job_ids()
+    assert fleet.hub.submit(IDLE)["id"] in fleet.job_ids()
 
 
-def test_while_the_disk_stands_still_the_hub_is_there_and_acknowledges_nothing(yard: Yard) -> None:
-    answers: list[str] = [yard.hub.submit(IDLE)["id"]]
-    yard.stuck.touch()
-    submitting = [threading.Thread(target=lambda: answers.append(yard.hub.submit(IDLE)["id"])) for _ in range(4)]
+def test_while_the_disk_stands_still_the_hub_is_there_and_acknowledges_nothing(fleet: FaultyDiskFleet) -> None:
+    answers: list[str] = [fleet.hub.submit(IDLE)["id"]]
+    fleet.stuck.touch()
+    submitting = [threading.Thread(target=lambda: answers.append(fleet.hub.submit(IDLE)["id"])) for _ in range(4)]
     for thread in submitting:
         thread.start()
-    assert b"ok" in yard.health()
+    assert b"ok" in fleet.health()
     assert len(answers) == 1
-    yard.stuck.unlink()
+    fleet.stuck.unlink()
     for thread in submitting:
         thread.join(30)
-    yard.kill("hub")
-    yard.start_hub()
-    assert set(answers) == yard.job_ids()
+    fleet.kill("hub")
+    fleet.start_hub()
+    assert set(answers) == fleet.job_ids()
     assert len(answers) == 5
 
 
@@ -93,25 +93,25 @@ def test_on_a_full_disk_submits_are_refused_and_what_was_acknowledged_is_there_w
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("mounting needs root")
-    yard = Yard(disk)
+    fleet = FaultyDiskFleet(disk)
     try:
-        yard.start_hub()
-        acknowledged = {yard.hub.submit(IDLE)["id"] for _ in range(3)}
+        fleet.start_hub()
+        acknowledged = {fleet.hub.submit(IDLE)["id"] for _ in range(3)}
         filler = disk / "filler"
         with filler.open("wb") as file:
             file.write(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - 256 * 1024))
-        until(yard.told_low, "the hub has seen that its disk is nearly full")
+        until(fleet.told_low, "the hub has seen that its disk is nearly full")
         with pytest.raises(NoSpace, match="are kept for what runs already"):
-            yard.hub.submit(IDLE)
-        assert yard.hub.cancel(min(acknowledged))["state"] == "cancelled"
+            fleet.hub.submit(IDLE)
+        assert fleet.hub.cancel(min(acknowledged))["state"] == "cancelled"
         filler.unlink()
-        until(lambda: not yard.told_low(), "the hub has seen that there is room")
-        acknowledged.add(yard.hub.submit(IDLE)["id"])
-        yard.kill("hub")
-        yard.start_hub()
-        assert acknowledged == yard.job_ids()
+        until(lambda: not fleet.told_low(), "the hub has seen that there is room")
+        acknowledged.add(fleet.hub.submit(IDLE)["id"])
+        fleet.kill("hub")
+        fleet.start_hub()
+        assert acknowledged == fleet.job_ids()
     finally:
-        yard.close()
+        fleet.close()
         subprocess.run(["umount", "-l", disk], check=True)
 
 
@@ -120,20 +120,20 @@ def test_what_a_worker_with_a_full_disk_is_given_is_run_elsewhere(tmp_path: Path
     disk.mkdir(parents=True)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("mounting needs root")
-    yard = Yard(tmp_path)
+    fleet = FaultyDiskFleet(tmp_path)
     try:
-        yard.start_hub()
-        yard.start_worker("a")
-        yard.await_workers("a")
+        fleet.start_hub()
+        fleet.start_worker("a")
+        fleet.await_workers("a")
         with (disk / "filler").open("wb") as file:
             file.write(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
-        job_id = yard.hub.submit({"command": ["sh", "-c", "echo written"]})["id"]
-        until(lambda: yard.was_handed_back(job_id) or "the disk of" in yard.log_of("a"), "a has no room for it", 60)
-        yard.start_worker("b")
-        ended = yard.fleet.wait(job_id, timeout=60)
+        job_id = fleet.hub.submit({"command": ["sh", "-c", "echo written"]})["id"]
+        until(lambda: fleet.was_handed_back(job_id) or "the disk of" in fleet.log_of("a"), "a has no room for it", 60)
+        fleet.start_worker("b")
+        ended = fleet.client.wait(job_id, timeout=60)
         assert (ended["state"], ended["worker"]) == ("succeeded", "b"), ended
         reasons = [one["reason"] for one in ended["attempts"] if one["worker"] == "a"]
         assert all(one.startswith("the worker's disk is full; it ended with exit code") for one in reasons), reasons
     finally:
-        yard.close()
+        fleet.close()
         subprocess.run(["umount", "-l", disk], check=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.paddock import Paddock, paddock, processes_with, until
+from tests.process_fleet import ProcessFleet, process_fleet, processes_with, until
 
 HURRIED = (sys.executable, str(Path(__file__).with_name("hurried_checkpoints.py")))
 STEPS = """
@@ -21,52 +21,52 @@ exec sleep 600
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Paddock]:
-    with paddock(tmp_path, "a", program=HURRIED) as made:
+def fleet(tmp_path: Path) -> Iterator[ProcessFleet]:
+    with process_fleet(tmp_path, "a", program=HURRIED) as made:
         yield made
 
 
-def begin_on_a(yard: Paddock, **more: Any) -> str:
+def begin_on_a(fleet: ProcessFleet, **more: Any) -> str:
     """A job that has written its checkpoint on the only worker; a second worker is ready to go on with it."""
-    job_id: str = yard.hub.submit({"command": ["sh", "-c", STEPS], **more})["id"]
-    until(lambda: list(yard.state.glob("workers/a/checkpoints/*/deep/step")), "the checkpoint is written")
-    yard.start_worker("b")
-    yard.await_workers("b")
+    job_id: str = fleet.hub.submit({"command": ["sh", "-c", STEPS], **more})["id"]
+    until(lambda: list(fleet.state.glob("workers/a/checkpoints/*/deep/step")), "the checkpoint is written")
+    fleet.start_worker("b")
+    fleet.await_workers("b")
     return job_id
 
 
-def recorded_checkpoint(yard: Paddock, job_id: str) -> str:
-    with contextlib.closing(sqlite3.connect(f"file:{yard.state / 'ostler.db'}?mode=ro", uri=True)) as ledger:
+def recorded_checkpoint(fleet: ProcessFleet, job_id: str) -> str:
+    with contextlib.closing(sqlite3.connect(f"file:{fleet.state / 'ostler.db'}?mode=ro", uri=True)) as ledger:
         row = ledger.execute("SELECT checkpoint FROM tasks WHERE id = ?", (job_id,)).fetchone()
     return row[0] if row else ""
 
 
-def check_it_went_on_at_b(yard: Paddock, job_id: str) -> None:
-    ended = yard.fleet.wait(job_id, timeout=30)
+def check_it_went_on_at_b(fleet: ProcessFleet, job_id: str) -> None:
+    ended = fleet.client.wait(job_id, timeout=30)
     assert (ended["state"], ended["worker"]) == ("succeeded", "b"), ended
     assert len(ended["attempts"]) == 2
-    assert yard.run("logs", job_id).stdout.endswith("begins after step 7\n")
-    until(lambda: not list(yard.state.glob("workers/b/checkpoints/*/deep")), "the checkpoint is removed")
+    assert fleet.check_run("logs", job_id).stdout.endswith("begins after step 7\n")
+    until(lambda: not list(fleet.state.glob("workers/b/checkpoints/*/deep")), "the checkpoint is removed")
 
 
-def test_a_killed_machine_loses_no_step_that_it_had_written(yard: Paddock) -> None:
-    job_id = begin_on_a(yard)
-    until(lambda: recorded_checkpoint(yard, job_id), "the hub has the checkpoint")
-    yard.kill("a")
-    for process in processes_with(str(yard.state / "workers" / "a")):
+def test_a_killed_machine_loses_no_step_that_it_had_written(fleet: ProcessFleet) -> None:
+    job_id = begin_on_a(fleet)
+    until(lambda: recorded_checkpoint(fleet, job_id), "the hub has the checkpoint")
+    fleet.kill("a")
+    for process in processes_with(str(fleet.state / "workers" / "a")):
         process.kill()
-    check_it_went_on_at_b(yard, job_id)
+    check_it_went_on_at_b(fleet, job_id)
 
 
-def test_a_drained_worker_hands_its_tasks_over_with_their_last_step(yard: Paddock) -> None:
-    job_id = begin_on_a(yard)
-    assert yard.terminate("a") == 0
-    check_it_went_on_at_b(yard, job_id)
+def test_a_drained_worker_hands_its_tasks_over_with_their_last_step(fleet: ProcessFleet) -> None:
+    job_id = begin_on_a(fleet)
+    assert fleet.terminate("a") == 0
+    check_it_went_on_at_b(fleet, job_id)
 
 
-def test_a_failed_task_goes_on_where_it_was_if_it_is_tried_again(yard: Paddock) -> None:
+def test_a_failed_task_goes_on_where_it_was_if_it_is_tried_again(fleet: ProcessFleet) -> None:
     script = STEPS.replace("exec sleep 600", "exit 3")
-    job_id = yard.hub.submit({"command": ["sh", "-c", script], "max_retries": 1})["id"]
-    ended = yard.fleet.wait(job_id, timeout=30)
+    job_id = fleet.hub.submit({"command": ["sh", "-c", script], "max_retries": 1})["id"]
+    ended = fleet.client.wait(job_id, timeout=30)
     assert (ended["state"], len(ended["attempts"])) == ("succeeded", 2), ended
-    assert yard.run("logs", job_id).stdout.endswith("begins after step 7\n")
+    assert fleet.check_run("logs", job_id).stdout.endswith("begins after step 7\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.protocol.process import HubProcess
+from tests.protocol.process_hub import ProcessHub
 
 SUBMITS = 1000
 THREADS = 4
@@ -22,7 +22,7 @@ BATCH = 7
 class Submitters:
     """Threads that send submits one by one, each under its own Idempotency-Key again and again until it is acknowledged."""
 
-    def __init__(self, hub: HubProcess) -> None:
+    def __init__(self, hub: ProcessHub) -> None:
         self.hub = hub
         self.up = threading.Event()
         self.acknowledged: dict[str, str] = {}
@@ -76,7 +76,7 @@ class Submitters:
             self._changed.notify_all()
 
 
-def jobs_of(hub: HubProcess) -> list[dict[str, Any]]:
+def jobs_of(hub: ProcessHub) -> list[dict[str, Any]]:
     connection = http.client.HTTPConnection(hub.url.removeprefix("http://"), timeout=30)
     found: list[dict[str, Any]] = []
     cursor = ""
@@ -91,15 +91,15 @@ def jobs_of(hub: HubProcess) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[HubProcess]:
-    process = HubProcess(tmp_path)
+def hub(tmp_path: Path) -> Iterator[ProcessHub]:
+    process = ProcessHub(tmp_path)
     process.start()
     yield process
     if process.running:
         process.kill()
 
 
-def test_every_job_that_was_acknowledged_before_a_kill_is_there_exactly_once(hub: HubProcess) -> None:
+def test_every_job_that_was_acknowledged_before_a_kill_is_there_exactly_once(hub: ProcessHub) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     moments = sorted(random.Random(seed).sample(range(SUBMITS // 10, SUBMITS - SUBMITS // 10), KILLS))

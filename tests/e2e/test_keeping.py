@@ -8,8 +8,8 @@ from pathlib import Path
 from shutil import copyfile
 
 import pytest
-from tests.e2e.paddock import Paddock, paddock
 from tests.ledger.files import of_every_kind
+from tests.process_fleet import ProcessFleet, process_fleet
 
 from ostler.domain.errors import LedgerError
 from ostler.hub import keeping
@@ -20,44 +20,44 @@ from ostler.ledger.sqlite_file import take_lock
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Paddock]:
-    with paddock(tmp_path) as made:
+def fleet(tmp_path: Path) -> Iterator[ProcessFleet]:
+    with process_fleet(tmp_path) as made:
         yield made
 
 
-def test_a_backup_brings_the_ledger_back_as_it_was_then(yard: Paddock, tmp_path: Path) -> None:
+def test_a_backup_brings_the_ledger_back_as_it_was_then(fleet: ProcessFleet, tmp_path: Path) -> None:
     file = tmp_path / "backup.db"
-    before = yard.hub.submit({"command": ["true"]})["id"]
-    yard.run("backup", str(file))
+    before = fleet.hub.submit({"command": ["true"]})["id"]
+    fleet.check_run("backup", str(file))
     assert file.stat().st_mode & 0o077 == 0, "specs hold what users put into environments"
-    after = yard.hub.submit({"command": ["true"]})["id"]
-    assert "is there already" in yard.run("backup", str(file), code=2).stderr
-    assert "another hub uses this ledger" in yard.run("restore", str(file), code=1).stderr
-    assert yard.hub.job(after)["state"] == "pending", "nothing was touched"
-    yard.terminate("hub")
-    assert "ostler.db.replaced-1" in yard.run("restore", str(file)).stderr
-    yard.start_hub()
-    assert [job["id"] for job in yard.hub.all_jobs()] == [before]
-    assert yard.run("doctor").stdout.count("ok ") == 4
+    after = fleet.hub.submit({"command": ["true"]})["id"]
+    assert "is there already" in fleet.check_run("backup", str(file), code=2).stderr
+    assert "another hub uses this ledger" in fleet.check_run("restore", str(file), code=1).stderr
+    assert fleet.hub.job(after)["state"] == "pending", "nothing was touched"
+    fleet.terminate("hub")
+    assert "ostler.db.replaced-1" in fleet.check_run("restore", str(file)).stderr
+    fleet.start_hub()
+    assert [job["id"] for job in fleet.hub.all_jobs()] == [before]
+    assert fleet.check_run("doctor").stdout.count("ok ") == 4
 
 
-def test_what_is_no_sound_ledger_does_not_take_the_place_of_one(yard: Paddock, tmp_path: Path) -> None:
-    job_id = yard.hub.submit({"command": ["true"]})["id"]
-    yard.terminate("hub")
-    for text in (b"", b"no ledger at all", (yard.state / "ostler.db").read_bytes()[:5000]):
+def test_what_is_no_sound_ledger_does_not_take_the_place_of_one(fleet: ProcessFleet, tmp_path: Path) -> None:
+    job_id = fleet.hub.submit({"command": ["true"]})["id"]
+    fleet.terminate("hub")
+    for text in (b"", b"no ledger at all", (fleet.state / "ostler.db").read_bytes()[:5000]):
         (tmp_path / "file").write_bytes(text)
-        assert yard.run("restore", str(tmp_path / "file"), code=1).stderr.startswith("ostler: ")
-    assert "there is no backup" in yard.run("restore", str(tmp_path / "none"), code=5).stderr
-    yard.start_hub()
-    assert yard.hub.job(job_id)["state"] == "pending"
+        assert fleet.check_run("restore", str(tmp_path / "file"), code=1).stderr.startswith("ostler: ")
+    assert "there is no backup" in fleet.check_run("restore", str(tmp_path / "none"), code=5).stderr
+    fleet.start_hub()
+    assert fleet.hub.job(job_id)["state"] == "pending"
 
 
 def test_the_doctor_says_what_is_not_well(tmp_path: Path) -> None:
-    yard = Paddock(tmp_path)
-    yard.state.mkdir()
-    (yard.state / "admin.token").write_text("secret")
-    (yard.state / "ostler.db").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
-    found = json.loads(yard.run("doctor", "--hub", "http://127.0.0.1:1", "--json", code=1).stdout)["findings"]
+    fleet = ProcessFleet(tmp_path)
+    fleet.state.mkdir()
+    (fleet.state / "admin.token").write_text("secret")
+    (fleet.state / "ostler.db").write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    found = json.loads(fleet.check_run("doctor", "--hub", "http://127.0.0.1:1", "--json", code=1).stdout)["findings"]
     assert {finding["what"]: finding["ok"] for finding in found} == {
         "state": True,
         "token": False,
@@ -67,33 +67,35 @@ def test_the_doctor_says_what_is_not_well(tmp_path: Path) -> None:
     assert "chmod 600" in found[1]["told"] and "secret" not in str(found)
 
 
-def test_a_ledger_that_was_put_aside_comes_back_with_its_last_commits(yard: Paddock, tmp_path: Path) -> None:
-    yard.run("backup", str(tmp_path / "backup.db"))
-    job_id = yard.hub.submit({"command": ["true"]})["id"]
-    yard.kill("hub")  # which leaves the newest commits in the log beside the file
-    yard.run("restore", str(tmp_path / "backup.db"))
-    yard.run("restore", str(yard.state / "ostler.db.replaced-1"))
-    yard.start_hub()
-    assert [job["id"] for job in yard.hub.all_jobs()] == [job_id]
+def test_a_ledger_that_was_put_aside_comes_back_with_its_last_commits(fleet: ProcessFleet, tmp_path: Path) -> None:
+    fleet.check_run("backup", str(tmp_path / "backup.db"))
+    job_id = fleet.hub.submit({"command": ["true"]})["id"]
+    fleet.kill("hub")  # which leaves the newest commits in the log beside the file
+    fleet.check_run("restore", str(tmp_path / "backup.db"))
+    fleet.check_run("restore", str(fleet.state / "ostler.db.replaced-1"))
+    fleet.start_hub()
+    assert [job["id"] for job in fleet.hub.all_jobs()] == [job_id]
 
 
 def test_commands_find_the_hub_by_its_folder_and_what_lies_beside_a_database_is_no_ledger(
-    yard: Paddock, tmp_path: Path
+    fleet: ProcessFleet, tmp_path: Path
 ) -> None:
-    yard.environment["OSTLER_STATE_DIR"] = str(tmp_path / "another")
-    del yard.environment["OSTLER_HUB"]
-    state = ("--state-dir", str(yard.state))
-    assert yard.run("doctor", *state).stdout.count("ok ") == 4
-    assert "jobs" in json.loads(yard.run("status", *state, "--json").stdout)
-    yard.terminate("hub")
-    held = take_lock(yard.state / "hub")  # as a hub does whose ledger is a database
+    fleet.environment["OSTLER_STATE_DIR"] = str(tmp_path / "another")
+    del fleet.environment["OSTLER_HUB"]
+    state = ("--state-dir", str(fleet.state))
+    assert fleet.check_run("doctor", *state).stdout.count("ok ") == 4
+    assert "jobs" in json.loads(fleet.check_run("status", *state, "--json").stdout)
+    fleet.terminate("hub")
+    held = take_lock(fleet.state / "hub")  # as a hub does whose ledger is a database
     try:
-        for command in (("backup", str(tmp_path / "file")), ("restore", str(yard.state / "ostler.db"))):
-            assert "keeps its ledger in a database" in yard.run(*command, *state, code=2).stderr
-        assert "keeps its ledger in a database" in yard.run("doctor", *state, code=1).stdout
+        for command in (("backup", str(tmp_path / "file")), ("restore", str(fleet.state / "ostler.db"))):
+            assert "keeps its ledger in a database" in fleet.check_run(*command, *state, code=2).stderr
+        assert "keeps its ledger in a database" in fleet.check_run("doctor", *state, code=1).stdout
     finally:
         os.close(held)
-    told = yard.run("backup", str(tmp_path / "file"), "--ledger", "postgresql://u@h/db", "--store", "/srv", code=2)
+    told = fleet.check_run(
+        "backup", str(tmp_path / "file"), "--ledger", "postgresql://u@h/db", "--store", "/srv", code=2
+    )
     assert "postgresql://u@h/db" in told.stderr and "umask 077; pg_dump" in told.stderr and "/srv" in told.stderr
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.upload import MIB, Bundle, HubProcess, bring, fetch
+from benchmarks.upload import MIB, Bundle, ProcessHub, bring, fetch
 
 SIZE = 256 * MIB
 MOST_GROWTH_MIB = 40
@@ -14,7 +14,7 @@ MOST_GROWTH_MIB = 40
 @pytest.mark.skipif(sys.platform != "linux", reason="the most memory that a process ever had is told by /proc")
 def test_a_large_artifact_does_not_pass_through_memory_and_goes_on_where_it_was_cut(tmp_path: Path) -> None:
     bundle = Bundle(SIZE, 1)
-    hub = HubProcess(tmp_path)
+    hub = ProcessHub(tmp_path)
     try:
         idle = hub.peak_mib()
         first = bring(hub, bundle)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from tests.e2e.paddock import Paddock, paddock, until
+from tests.process_fleet import ProcessFleet, process_fleet, until
 
 CALLERS = 3
 SERVER = """
@@ -50,9 +50,9 @@ SPEC = {
 class Stream:
     """Callers that call the service without a pause, each over its own connection; and what they saw."""
 
-    def __init__(self, yard: Paddock, method: str) -> None:
-        self._url = f"{yard.url}/services/echo/who"
-        self._headers = {"Authorization": f"Bearer {yard.token}"}
+    def __init__(self, fleet: ProcessFleet, method: str) -> None:
+        self._url = f"{fleet.url}/services/echo/who"
+        self._headers = {"Authorization": f"Bearer {fleet.token}"}
         self._method = method
         self.seen: list[tuple[int, str]] = []
         """Status and body, in the order of the answers."""
@@ -103,52 +103,52 @@ class Stream:
         return list(dict.fromkeys(text.partition(" ")[0] for status, text in self.seen if status == 200))
 
 
-async def leave_by_signal(yard: Paddock, worker: str, job_id: str) -> None:
+async def leave_by_signal(fleet: ProcessFleet, worker: str, job_id: str) -> None:
     """SIGTERM to the worker's process; it has exited when this returns."""
-    assert await asyncio.to_thread(yard.terminate, worker) == 0
+    assert await asyncio.to_thread(fleet.terminate, worker) == 0
 
 
-async def leave_by_operator(yard: Paddock, worker: str, job_id: str) -> None:
+async def leave_by_operator(fleet: ProcessFleet, worker: str, job_id: str) -> None:
     """The worker takes nothing new, and the service is sent elsewhere."""
-    await asyncio.to_thread(yard.hub.drain, worker)
-    await asyncio.to_thread(yard.hub.requeue, job_id)
+    await asyncio.to_thread(fleet.hub.drain, worker)
+    await asyncio.to_thread(fleet.hub.requeue, job_id)
 
 
-async def begin(yard: Paddock) -> tuple[str, str]:
+async def begin(fleet: ProcessFleet) -> tuple[str, str]:
     """The service's job and the worker that it runs on."""
-    job_id = (await asyncio.to_thread(yard.hub.submit, SPEC))["id"]
+    job_id = (await asyncio.to_thread(fleet.hub.submit, SPEC))["id"]
 
     def healthy() -> str | None:
-        job = yard.hub.job(job_id)
+        job = fleet.hub.job(job_id)
         return job["worker"] if job["health"] == "healthy" else None
 
     return job_id, await asyncio.to_thread(until, healthy, "the service is healthy")
 
 
 @pytest.fixture
-def yard(tmp_path: Path) -> Iterator[Paddock]:
-    with paddock(tmp_path, "one", "other", drain_s=5) as made:
+def fleet(tmp_path: Path) -> Iterator[ProcessFleet]:
+    with process_fleet(tmp_path, "one", "other", drain_s=5) as made:
         yield made
 
 
-Leave = Callable[[Paddock, str, str], Awaitable[None]]
+Leave = Callable[[ProcessFleet, str, str], Awaitable[None]]
 each_way = pytest.mark.parametrize(
     "leave", [leave_by_signal, leave_by_operator], ids=["its worker leaves", "an operator moves it"]
 )
 
 
-async def call_through_a_move(yard: Paddock, leave: Leave, method: str) -> Stream:
+async def call_through_a_move(fleet: ProcessFleet, leave: Leave, method: str) -> Stream:
     """What callers see from before the move until after it; at the end they are answered from the other worker."""
-    job_id, worker = await begin(yard)
+    job_id, worker = await begin(fleet)
     other = {"one": "other", "other": "one"}[worker]
-    first = yard.hub.job(job_id)["attempt"]
-    async with Stream(yard, method).running() as stream:
+    first = fleet.hub.job(job_id)["attempt"]
+    async with Stream(fleet, method).running() as stream:
         await stream.until_more(20)
         assert stream.attempts() == [first]
-        await leave(yard, worker, job_id)
+        await leave(fleet, worker, job_id)
         await stream.until(lambda: len(stream.attempts()) > 1, "the service answers again")
         await stream.until_more(20)
-    job = yard.hub.job(job_id)
+    job = fleet.hub.job(job_id)
     assert (job["worker"], job["state"], job["health"]) == (other, "running", "healthy")
     assert stream.attempts() == [first, job["attempt"]]
     assert stream.seen[-1][1].startswith(job["attempt"])
@@ -157,38 +157,40 @@ async def call_through_a_move(yard: Paddock, leave: Leave, method: str) -> Strea
 
 @each_way
 async def test_callers_of_a_service_see_only_answers_while_it_moves_to_another_worker(
-    yard: Paddock, leave: Leave
+    fleet: ProcessFleet, leave: Leave
 ) -> None:
-    assert (await call_through_a_move(yard, leave, "GET")).bad() == []
+    assert (await call_through_a_move(fleet, leave, "GET")).bad() == []
 
 
 @each_way
 async def test_a_call_with_a_body_waits_for_a_moving_service_unless_the_service_had_taken_it(
-    yard: Paddock, leave: Leave
+    fleet: ProcessFleet, leave: Leave
 ) -> None:
     """A POST whose connection the service closes may have been carried out, and is not made again: each caller has one
     such call at most. All others reached nobody, and are kept until somebody is there."""
-    stream = await call_through_a_move(yard, leave, "POST")
+    stream = await call_through_a_move(fleet, leave, "POST")
     broke_off = [one for one in stream.bad() if one[0] == 502]
     assert [one for one in stream.bad() if one not in broke_off] == []
     assert len(broke_off) <= CALLERS, broke_off
 
 
-async def test_a_websocket_to_a_service_echoes_and_is_found_again_after_the_service_has_moved(yard: Paddock) -> None:
-    job_id, worker = await begin(yard)
+async def test_a_websocket_to_a_service_echoes_and_is_found_again_after_the_service_has_moved(
+    fleet: ProcessFleet,
+) -> None:
+    job_id, worker = await begin(fleet)
     attempts = []
-    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {yard.token}"}) as session:
+    async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {fleet.token}"}) as session:
         for leaves in (True, False):
-            async with session.ws_connect(f"{yard.url}/services/echo/echo") as socket:
+            async with session.ws_connect(f"{fleet.url}/services/echo/echo") as socket:
                 attempts.append(await socket.receive_str(timeout=10))
                 await socket.send_str("a word")
                 assert await socket.receive_str(timeout=10) == "a word"
                 await socket.send_bytes(bytes(range(256)) * 1024)
                 assert await socket.receive_bytes(timeout=10) == bytes(range(256)) * 1024
                 if leaves:
-                    await leave_by_operator(yard, worker, job_id)
+                    await leave_by_operator(fleet, worker, job_id)
                     ended = await socket.receive(timeout=15)
                     assert ended.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED), ended
-    job = yard.hub.job(job_id)
+    job = fleet.hub.job(job_id)
     assert attempts[0] != attempts[1] == job["attempt"]
     assert job["worker"] != worker

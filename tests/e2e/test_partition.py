@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.paddock import HURRIED, Diary, Document, Paddock, paddock, processes_with, until
+from tests.diary import Diary
 from tests.e2e.wire import Wire
+from tests.process_fleet import HURRIED, Document, ProcessFleet, process_fleet, processes_with, until
 
 BREAKS = {
     "nothing reaches the hub": lambda wire: wire.silence("up"),
@@ -23,9 +24,9 @@ each_break = pytest.mark.parametrize("break_wire", BREAKS.values(), ids=BREAKS.k
 class Ground:
     """A worker `far` behind the wire, a worker `near` without one, which takes nothing until it is opened."""
 
-    def __init__(self, yard: Paddock, wire: Wire) -> None:
-        self.yard = yard
-        self.hub = yard.hub
+    def __init__(self, fleet: ProcessFleet, wire: Wire) -> None:
+        self.fleet = fleet
+        self.hub = fleet.hub
         self.wire = wire
 
     def submit(self, spec: Document) -> str:
@@ -57,13 +58,13 @@ class Ground:
         """Until the hub has let the grace of everything on `far` run out that has a short one."""
 
         def given_up() -> bool:
-            far = self.yard.worker("far")
+            far = self.fleet.worker("far")
             if far["status"] != "offline":
                 return False
             held = [one["task_id"] for one in far["tasks"] if one["state"] != "lapsed"]
             return all(self.hub.job(task)["spec"].get("job_tier") == "evaluation" for task in held)
 
-        until(given_up, f"far's tasks are given up: {self.yard.worker('far')}")
+        until(given_up, f"far's tasks are given up: {self.fleet.worker('far')}")
 
     def until_elsewhere(self, job_id: str) -> str:
         """Until it runs on `near`; its attempt there."""
@@ -77,13 +78,13 @@ class Ground:
 
     def heal(self) -> None:
         self.wire.heal()
-        self.yard.await_workers("far")
+        self.fleet.await_workers("far")
 
     def check(self, diary: Diary, *jobs: str) -> None:
         """One recorded outcome each, that of the attempt that has the fence; nobody is left, and all room is free."""
-        self.yard.await_free("far", "near")
+        self.fleet.await_free("far", "near")
         for job_id in jobs:
-            assert self.yard.ends_told(job_id) == {job_id: ["succeeded"]}
+            assert self.fleet.ends_told(job_id) == {job_id: ["succeeded"]}
             job = self.hub.job(job_id)
             assert diary.lines()["end", job_id, job["attempt"]] == 1, job
             assert [one["state"] for one in job["attempts"]].count("succeeded") >= 1
@@ -93,14 +94,14 @@ class Ground:
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    with paddock(tmp_path_factory.mktemp("ground"), "near", program=HURRIED) as yard:
-        wire = Wire(yard.url)
+    with process_fleet(tmp_path_factory.mktemp("ground"), "near", program=HURRIED) as fleet:
+        wire = Wire(fleet.url)
         try:
-            yard.start_worker("far", through=wire.url)
-            yard.await_workers("far")
-            yield Ground(yard, wire)
+            fleet.start_worker("far", through=wire.url)
+            fleet.await_workers("far")
+            yield Ground(fleet, wire)
             wire.heal()
-            yard.terminate("far")
+            fleet.terminate("far")
         finally:
             wire.close()
 
@@ -141,7 +142,7 @@ def test_work_that_goes_on_during_a_break_has_one_outcome_for_each_task(
     field.heal()
     diary.open("d")
     everything = [*patient, *jobs.values(), *more]
-    ended = [field.yard.fleet.wait(job_id, timeout=20) for job_id in everything]
+    ended = [field.fleet.client.wait(job_id, timeout=20) for job_id in everything]
     assert {job["state"] for job in ended} == {"succeeded"}, ended
     assert [len(field.hub.job(job_id)["attempts"]) for job_id in patient] == [1, 1]
     field.check(diary, *everything)
@@ -161,7 +162,7 @@ def test_a_late_result_of_a_fenced_attempt_changes_nothing(field: Ground, diary:
     diary.end(second, 9)
     until(lambda: diary.lines()["end", open_, second] and diary.lines()["end", done, first], "both ended behind it")
     field.heal()
-    field.yard.await_free("far")
+    field.fleet.await_free("far")
     after = field.hub.job(done)
     told = ("state", "exit_code", "reason", "attempt", "worker", "finished_at")
     assert {name: after[name] for name in told} == {name: before[name] for name in told}
@@ -181,7 +182,7 @@ def test_a_fenced_attempt_that_still_runs_is_stopped_when_its_worker_is_back(fie
     second = field.until_elsewhere(job_id)
     assert len(processes_with(first)) > 0, "it runs on, behind the cut"
     field.heal()
-    field.yard.await_free("far")
+    field.fleet.await_free("far")
     assert processes_with(first) == []
     assert field.hub.job(job_id)["state"] == "running"
     diary.end(second, 0)

@@ -11,9 +11,10 @@ from pathlib import Path
 import psutil
 import psycopg
 import pytest
-from tests.e2e.paddock import Diary, Paddock, paddock, until
+from tests.diary import Diary
 from tests.e2e.test_kills import Work
 from tests.ledger.server import Server, server
+from tests.process_fleet import ProcessFleet, process_fleet, until
 
 from ostler import config
 from ostler.client.http import Hub
@@ -35,52 +36,54 @@ def address() -> str:
 
 
 @pytest.fixture
-def yard(tmp_path: Path, address: str) -> Iterator[Paddock]:
-    with paddock(tmp_path, "box", program=HURRIED, settings=f'ledger = "{address}"') as made:
+def fleet(tmp_path: Path, address: str) -> Iterator[ProcessFleet]:
+    with process_fleet(tmp_path, "box", program=HURRIED, settings=f'ledger = "{address}"') as made:
         yield made
 
 
-def test_what_ended_while_the_hub_was_killed_is_recorded_once_when_it_is_back(yard: Paddock, tmp_path: Path) -> None:
-    work = Work(yard, Diary(tmp_path / "diary"))
-    yard.kill("hub")
+def test_what_ended_while_the_hub_was_killed_is_recorded_once_when_it_is_back(
+    fleet: ProcessFleet, tmp_path: Path
+) -> None:
+    work = Work(fleet, Diary(tmp_path / "diary"))
+    fleet.kill("hub")
     work.end_early()
-    yard.start_again("hub")
+    fleet.start_again("hub")
     work.end_all()
     work.check()
-    assert not (yard.state / "ostler.db").exists(), "nothing is kept beside the database"
-    assert SECRET not in " ".join(psutil.Process(yard.processes["hub"].pid).cmdline())
-    assert yard.terminate("hub") == 0
-    assert SECRET not in (yard.folder / "hub.log").read_text()
-    assert SECRET not in (yard.folder / "box.log").read_text()
+    assert not (fleet.state / "ostler.db").exists(), "nothing is kept beside the database"
+    assert SECRET not in " ".join(psutil.Process(fleet.processes["hub"].pid).cmdline())
+    assert fleet.terminate("hub") == 0
+    assert SECRET not in (fleet.folder / "hub.log").read_text()
+    assert SECRET not in (fleet.folder / "box.log").read_text()
 
 
-def test_a_hub_stands_by_when_another_has_taken_over(yard: Paddock, address: str) -> None:
+def test_a_hub_stands_by_when_another_has_taken_over(fleet: ProcessFleet, address: str) -> None:
     with psycopg.connect(address, autocommit=True) as db:
         db.execute(b"UPDATE leadership SET until = '-infinity'")
         taker = PostgresLedger(address)
         while taker.lead("taker", TAKEN_S) is None:  # it renews in between
             db.execute(b"UPDATE leadership SET until = '-infinity'")
-    until(lambda: yard.hub.health()["role"] == "standby", "the hub has noticed", 30)
-    assert "the hub stops: the ledger postgresql://ostler@" in yard.log_of("hub")
-    until(lambda: "standing by: the hub taker leads, in term 2" in yard.log_of("hub"), "it says for whom")
+    until(lambda: fleet.hub.health()["role"] == "standby", "the hub has noticed", 30)
+    assert "the hub stops: the ledger postgresql://ostler@" in fleet.log_of("hub")
+    until(lambda: "standing by: the hub taker leads, in term 2" in fleet.log_of("hub"), "it says for whom")
     taker.close()
-    until(lambda: yard.hub.health().get("term") == 3, "the hub leads again", 60)
-    assert SECRET not in (yard.folder / "hub.log").read_text()
+    until(lambda: fleet.hub.health().get("term") == 3, "the hub leads again", 60)
+    assert SECRET not in (fleet.folder / "hub.log").read_text()
 
 
 def test_a_hub_whose_server_is_lost_starts_again_and_waits_for_it_to_come_back(tmp_path: Path) -> None:
     server()
     crashing = Server(server().programs)
-    with paddock(tmp_path, program=HURRIED, settings=f'ledger = "{crashing.new_database()}"') as yard:
-        job_id = yard.hub.submit({"command": ["true"]})["id"]
+    with process_fleet(tmp_path, program=HURRIED, settings=f'ledger = "{crashing.new_database()}"') as fleet:
+        job_id = fleet.hub.submit({"command": ["true"]})["id"]
         crashing.crash()
-        until(lambda: "waiting for up to" in yard.log_of("hub"), "the hub says that it waits", 30)
-        assert "Traceback" not in yard.log_of("hub")
+        until(lambda: "waiting for up to" in fleet.log_of("hub"), "the hub says that it waits", 30)
+        assert "Traceback" not in fleet.log_of("hub")
         crashing.start()
-        until(lambda: (yard.state / "hub.url").exists(), "the hub is back", 30)
-        yard.hub = Hub((yard.state / "hub.url").read_text().strip(), yard.token)
-        assert yard.hub.job(job_id)["state"] == "pending"
-        yard.hub.close()
+        until(lambda: (fleet.state / "hub.url").exists(), "the hub is back", 30)
+        fleet.hub = Hub((fleet.state / "hub.url").read_text().strip(), fleet.token)
+        assert fleet.hub.job(job_id)["state"] == "pending"
+        fleet.hub.close()
 
 
 async def test_of_two_hubs_on_a_database_one_leads_and_a_second_in_the_same_folder_is_refused(
@@ -162,34 +165,34 @@ def test_the_flag_goes_before_the_variable_and_that_before_the_file(
 
 @pytest.mark.parametrize("given", [f"postgresql://u:{SECRET}@h/db", f"postgresql://h/db?user=u&password={SECRET}"])
 def test_an_address_with_a_password_has_no_place_on_the_command_line(tmp_path: Path, given: str) -> None:
-    done = Paddock(tmp_path).run("hub", "--ledger", given, code=2)
+    done = ProcessFleet(tmp_path).check_run("hub", "--ledger", given, code=2)
     assert "--ledger: no password belongs on a command line" in done.stderr
     assert SECRET not in done.stderr
     assert not (tmp_path / "state").exists()
 
 
 def test_a_service_is_not_installed_with_a_password_either(tmp_path: Path) -> None:
-    yard = Paddock(tmp_path)
-    yard.environment["OSTLER_LEDGER"] = "postgresql://u@h/db"
-    assert '"--ledger" "postgresql://u@h/db"' in yard.run("hub", "--user", "--dry-run").stdout
-    yard.environment["OSTLER_LEDGER"] = f"postgresql://u:{SECRET}@h/db"
-    done = yard.run("hub", "--user", "--dry-run", code=2)
+    fleet = ProcessFleet(tmp_path)
+    fleet.environment["OSTLER_LEDGER"] = "postgresql://u@h/db"
+    assert '"--ledger" "postgresql://u@h/db"' in fleet.check_run("hub", "--user", "--dry-run").stdout
+    fleet.environment["OSTLER_LEDGER"] = f"postgresql://u:{SECRET}@h/db"
+    done = fleet.check_run("hub", "--user", "--dry-run", code=2)
     assert SECRET not in done.stdout + done.stderr
 
 
 def test_the_settings_show_where_the_ledger_is_and_never_its_password(tmp_path: Path) -> None:
-    yard = Paddock(tmp_path)
+    fleet = ProcessFleet(tmp_path)
 
     def shown() -> tuple[str, str]:
-        found = json.loads(yard.run("config", "show", "--json").stdout)["settings"]
+        found = json.loads(fleet.check_run("config", "show", "--json").stdout)["settings"]
         assert SECRET not in str(found)
         [row] = [row for row in found if row["setting"] == "ledger"]
         return row["value"], row["from"]
 
-    assert shown() == (str(yard.state / "ostler.db"), "default")
-    yard.state.mkdir()
-    file = yard.state / "ostler.toml"
+    assert shown() == (str(fleet.state / "ostler.db"), "default")
+    fleet.state.mkdir()
+    file = fleet.state / "ostler.toml"
     file.write_text(f'ledger = "postgresql://u:{SECRET}@file/db"')
     assert shown() == ("postgresql://u@file/db", str(file))
-    yard.environment["OSTLER_LEDGER"] = f"postgresql://u:{SECRET}@variable/db"
+    fleet.environment["OSTLER_LEDGER"] = f"postgresql://u:{SECRET}@variable/db"
     assert shown() == ("postgresql://u@variable/db", "$OSTLER_LEDGER")

@@ -10,8 +10,8 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.e2e.paddock import Paddock
 from tests.ledger.server import server
+from tests.process_fleet import ProcessFleet
 
 from ostler.domain.errors import Deposed, LedgerError
 from ostler.hub import leading, ledgers, main, stores
@@ -147,7 +147,7 @@ async def test_looking_for_the_store_makes_none(address: str, state: Path, tmp_p
 
 def test_a_store_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     words = ("hub", "--port", "0", "--state-dir", str(tmp_path / "state"), "--store", "/dev/null/store")
-    assert "(/dev/null/store)" in Paddock(tmp_path).run(*words, code=2).stderr
+    assert "(/dev/null/store)" in ProcessFleet(tmp_path).check_run(*words, code=2).stderr
 
 
 @pytest.mark.parametrize(

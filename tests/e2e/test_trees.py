@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.e2e.paddock import HURRIED, Document, Paddock, is_free, paddock, processes_with, until
+from tests.process_fleet import HURRIED, Document, ProcessFleet, is_free, process_fleet, processes_with, until
 
 FAMILY = """
 import os, signal, subprocess, sys, time
@@ -51,13 +51,13 @@ MEMBERS = {"job", "child", "daemon", "grandchild of the daemon", "program"}
 class Family:
     """A job of five processes, in three sessions, of which four hear no SIGTERM."""
 
-    def __init__(self, yard: Paddock, folder: Path, ending: str) -> None:
-        self.yard = yard
+    def __init__(self, fleet: ProcessFleet, folder: Path, ending: str) -> None:
+        self.fleet = fleet
         self.mark = uuid.uuid4().hex
         self.file = folder / "pids"
         env = {"MARK": self.mark, "PIDS": str(self.file)}
         command = [sys.executable, "-c", FAMILY, ending]
-        self.id: str = yard.hub.submit({"command": command, "env": env, "min_cpu_cores": 2})["id"]
+        self.id: str = fleet.hub.submit({"command": command, "env": env, "min_cpu_cores": 2})["id"]
 
     def until_there(self) -> None:
         until(lambda: self.file.exists() and self.members().keys() == MEMBERS, "all five are there")
@@ -70,7 +70,7 @@ class Family:
 
     def until_room_is_free(self) -> Document:
         """What is true at the very moment: nobody is left when the hub says that the room is free."""
-        found: Document = until(lambda: is_free(box := self.yard.worker("box")) and box, "the room is free")
+        found: Document = until(lambda: is_free(box := self.fleet.worker("box")) and box, "the room is free")
         assert self.alive() == [], self.members()
         assert [who for who, pid in self.members().items() if is_there(pid)] == []
         return found
@@ -84,34 +84,36 @@ def is_there(pid: int) -> bool:
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paddock]:
-    with paddock(tmp_path_factory.mktemp("yard"), "box", program=HURRIED) as made:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFleet]:
+    with process_fleet(tmp_path_factory.mktemp("fleet"), "box", program=HURRIED) as made:
         yield made
 
 
 def test_after_a_cancel_no_process_is_left_of_a_job_that_hides_and_hears_no_signal(
-    yard: Paddock, tmp_path: Path
+    fleet: ProcessFleet, tmp_path: Path
 ) -> None:
-    family = Family(yard, tmp_path, "stay")
+    family = Family(fleet, tmp_path, "stay")
     family.until_there()
     assert len(family.alive()) == 5
-    assert yard.worker("box")["free"]["cores"] == 6
-    assert yard.hub.cancel(family.id)["state"] == "cancelled", "that shows at once"
-    assert yard.worker("box")["free"]["cores"] == 6 or not family.alive(), "its room is not free before they are gone"
+    assert fleet.worker("box")["free"]["cores"] == 6
+    assert fleet.hub.cancel(family.id)["state"] == "cancelled", "that shows at once"
+    assert fleet.worker("box")["free"]["cores"] == 6 or not family.alive(), "its room is not free before they are gone"
     box = family.until_room_is_free()
     assert (box["free"]["cores"], box["jobs"], box["status"]) == (8, [], "ready")
-    assert yard.ends_told(family.id) == {family.id: ["cancelled"]}
+    assert fleet.ends_told(family.id) == {family.id: ["cancelled"]}
 
 
-def test_what_a_job_leaves_behind_when_it_ends_is_gone_before_its_room_is_free(yard: Paddock, tmp_path: Path) -> None:
-    family = Family(yard, tmp_path, "leave")
-    ended = yard.fleet.wait(family.id, timeout=15)
+def test_what_a_job_leaves_behind_when_it_ends_is_gone_before_its_room_is_free(
+    fleet: ProcessFleet, tmp_path: Path
+) -> None:
+    family = Family(fleet, tmp_path, "leave")
+    ended = fleet.client.wait(family.id, timeout=15)
     assert (ended["state"], ended["exit_code"]) == ("succeeded", 0)
     family.until_room_is_free()
 
 
 def test_a_worker_in_a_hurry_to_leave_takes_everything_along_and_hands_the_job_back(tmp_path: Path) -> None:
-    with paddock(tmp_path, "box", program=HURRIED) as own:
+    with process_fleet(tmp_path, "box", program=HURRIED) as own:
         family = Family(own, tmp_path, "stay")
         family.until_there()
         process = own.processes.pop("box")

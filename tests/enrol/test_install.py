@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.yard import OSTLER, Yard
+from tests.process_fleet import OSTLER, ProcessFleet
 
 from ostler.client.http import Hub
 from ostler.units.install import Launchd, Manager, Refused, Scheduled, Systemd, install
@@ -134,13 +134,13 @@ def test_a_keeper_that_is_not_there_is_said_so(tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the command asks systemd on Linux only")
 def test_a_join_that_fails_late_says_what_is_left_and_can_be_repeated(keepers: Keepers, tmp_path: Path) -> None:
-    yard = Yard(tmp_path)
-    yard.start_hub()
+    fleet = ProcessFleet(tmp_path)
+    fleet.start_hub()
     try:
-        with Hub(yard.url, (yard.state / "admin.token").read_text().strip()) as hub:
+        with Hub(fleet.url, (fleet.state / "admin.token").read_text().strip()) as hub:
             token = str(hub.create_token("join-once")["token"])
         state = tmp_path / "machine"
-        command = [*OSTLER, "join", yard.url, token, "--user", "--name", "box", "--state-dir", str(state)]
+        command = [*OSTLER, "join", fleet.url, token, "--user", "--name", "box", "--state-dir", str(state)]
 
         def join(*more: str) -> "subprocess.CompletedProcess[str]":
             return subprocess.run([*command, *more], env=dict(os.environ), capture_output=True, text=True, timeout=100)
@@ -157,4 +157,4 @@ def test_a_join_that_fails_late_says_what_is_left_and_can_be_repeated(keepers: K
         assert unit.exists()
         assert not any("restart" in line for line in keepers.told())
     finally:
-        yard.kill_hub()
+        fleet.close()

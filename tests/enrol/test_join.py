@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.yard import OSTLER, Yard, until
 from tests.ports import free_port
+from tests.process_fleet import OSTLER, ProcessFleet, process_fleet, until
 
 from ostler import __version__
 from ostler.client.http import Hub
@@ -24,13 +24,9 @@ Done = subprocess.CompletedProcess[str]
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    found = Yard(tmp_path_factory.mktemp("hub"))
-    found.start_hub()
-    try:
-        yield found
-    finally:
-        found.kill_hub()
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFleet]:
+    with process_fleet(tmp_path_factory.mktemp("hub")) as fleet:
+        yield fleet
 
 
 _NUMBERS = itertools.count(1)
@@ -39,10 +35,10 @@ _NUMBERS = itertools.count(1)
 class Machine:
     """Another machine: a home and a state folder of its own, and no systemd that would answer."""
 
-    def __init__(self, folder: Path, yard: Yard) -> None:
+    def __init__(self, folder: Path, fleet: ProcessFleet) -> None:
         self.folder = folder
         self.state = folder / "state"
-        self.yard = yard
+        self.fleet = fleet
         self.name = f"box-{next(_NUMBERS)}"
         self.environment = {
             **{
@@ -59,7 +55,7 @@ class Machine:
         )
 
     def join(self, token: str, *more: str, url: str = "", **environment: str) -> Done:
-        return self.ostler("join", url or self.yard.url, token, "--user", "--name", self.name, *more, **environment)
+        return self.ostler("join", url or self.fleet.url, token, "--user", "--name", self.name, *more, **environment)
 
     @property
     def token_file(self) -> Path:
@@ -70,30 +66,30 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, yard: Yard) -> Machine:
-    return Machine(tmp_path, yard)
+def machine(tmp_path: Path, fleet: ProcessFleet) -> Machine:
+    return Machine(tmp_path, fleet)
 
 
-def operator(yard: Yard) -> Hub:
-    return Hub(yard.url, (yard.state / "admin.token").read_text().strip())
+def operator(fleet: ProcessFleet) -> Hub:
+    return Hub(fleet.url, (fleet.state / "admin.token").read_text().strip())
 
 
-def new_token(yard: Yard, role: str = "join-once") -> str:
-    with operator(yard) as hub:
+def new_token(fleet: ProcessFleet, role: str = "join-once") -> str:
+    with operator(fleet) as hub:
         return str(hub.create_token(role)["token"])
 
 
 def tokens_of(machine: Machine) -> list[str]:
     """The ids of those that serve this machine."""
-    with operator(machine.yard) as hub:
+    with operator(machine.fleet) as hub:
         return [token["id"] for token in hub.tokens() if token["user"] == machine.name and not token["revoked_at"]]
 
 
 # Joining
 
 
-def test_a_machine_joins_and_the_printed_command_is_a_worker_of_that_hub(machine: Machine, yard: Yard) -> None:
-    token = new_token(yard)
+def test_a_machine_joins_and_the_printed_command_is_a_worker_of_that_hub(machine: Machine, fleet: ProcessFleet) -> None:
+    token = new_token(fleet)
     done = machine.join(token, "--label", "zone=the attic", "--slots", "3")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "in a container there is none" in done.stderr
@@ -104,16 +100,16 @@ def test_a_machine_joins_and_the_printed_command_is_a_worker_of_that_hub(machine
     with open(machine.folder / "worker.log", "wb") as log:
         worker = subprocess.Popen(command, env=machine.environment, stderr=log)
     try:
-        until(lambda: machine.name in yard.workers(), "the worker has registered", worker)
-        [found] = [one for one in yard.json("workers")["workers"] if one["id"] == machine.name]
+        until(lambda: machine.name in fleet.workers(), "the worker has registered", process=worker)
+        [found] = [one for one in fleet.json("workers")["workers"] if one["id"] == machine.name]
         assert (found["labels"]["zone"], found["status"]) == ("the attic", "ready")
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
 
 
-def test_no_secret_is_shown_and_the_own_token_is_its_users_alone(machine: Machine, yard: Yard) -> None:
-    given = new_token(yard)
+def test_no_secret_is_shown_and_the_own_token_is_its_users_alone(machine: Machine, fleet: ProcessFleet) -> None:
+    given = new_token(fleet)
     done = machine.join(given)
     own = machine.token_file.read_text().strip()
     assert own and own != given
@@ -126,11 +122,11 @@ def test_no_secret_is_shown_and_the_own_token_is_its_users_alone(machine: Machin
             assert own.encode() not in path.read_bytes(), path
 
 
-def test_a_second_join_is_an_update_that_spends_nothing(machine: Machine, yard: Yard) -> None:
-    token = new_token(yard)
+def test_a_second_join_is_an_update_that_spends_nothing(machine: Machine, fleet: ProcessFleet) -> None:
+    token = new_token(fleet)
     assert machine.join(token).returncode == 0
     own = machine.token_file.read_text()
-    unspent = new_token(yard)
+    unspent = new_token(fleet)
     for given in (token, unspent):
         again = machine.join(given, "--slots", "1")
         assert again.returncode == 0, again.stdout + again.stderr
@@ -141,22 +137,22 @@ def test_a_second_join_is_an_update_that_spends_nothing(machine: Machine, yard: 
     assert machine.join(unspent).returncode == 0
 
 
-def test_a_machine_whose_own_token_was_revoked_needs_another(machine: Machine, yard: Yard) -> None:
-    token = new_token(yard)
+def test_a_machine_whose_own_token_was_revoked_needs_another(machine: Machine, fleet: ProcessFleet) -> None:
+    token = new_token(fleet)
     assert machine.join(token).returncode == 0
     [own] = tokens_of(machine)
-    with operator(yard) as hub:
+    with operator(fleet) as hub:
         hub.revoke_token(own)
     refused = machine.join(token)
     assert refused.returncode == 1 and "has been used" in refused.stdout
-    assert machine.join(new_token(yard)).returncode == 0
+    assert machine.join(new_token(fleet)).returncode == 0
 
 
-def test_a_machine_does_not_change_hubs_by_mistake(machine: Machine, yard: Yard) -> None:
-    assert machine.join(new_token(yard)).returncode == 0
+def test_a_machine_does_not_change_hubs_by_mistake(machine: Machine, fleet: ProcessFleet) -> None:
+    assert machine.join(new_token(fleet)).returncode == 0
     refused = machine.join("x", url="http://127.0.0.1:9")
     assert refused.returncode == 2
-    assert yard.url in refused.stderr and f"ostler leave --name {machine.name}" in refused.stderr
+    assert fleet.url in refused.stderr and f"ostler leave --name {machine.name}" in refused.stderr
 
 
 @pytest.mark.parametrize("name", ["../x", "worker"])
@@ -185,16 +181,18 @@ def test_a_hub_that_does_not_answer_stops_the_joining(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("role", "said"), [("operator", "role operator"), ("", "ostler token create --join")])
-def test_a_token_that_lets_no_machine_in_stops_the_joining(machine: Machine, yard: Yard, role: str, said: str) -> None:
-    done = machine.join(new_token(yard, role) if role else "nonsense")
+def test_a_token_that_lets_no_machine_in_stops_the_joining(
+    machine: Machine, fleet: ProcessFleet, role: str, said: str
+) -> None:
+    done = machine.join(new_token(fleet, role) if role else "nonsense")
     assert failed_checks(done) == ["token"] and said in done.stdout
     assert nothing_happened(machine, done)
 
 
 def test_a_folder_in_which_nothing_can_run_stops_the_joining_and_the_token_stays_good(
-    machine: Machine, yard: Yard
+    machine: Machine, fleet: ProcessFleet
 ) -> None:
-    token = new_token(yard)
+    token = new_token(fleet)
     (machine.folder / "file").write_text("no folder\n")
     done = machine.join(token, "--state-dir", str(machine.folder / "file" / "state"))
     assert done.returncode == 1 and failed_checks(done) == ["process"]
@@ -268,35 +266,35 @@ def test_a_worker_that_asks_over_http_is_told_so_and_takes_no_labels(machine: Ma
 # Leaving
 
 
-def test_a_machine_leaves_and_its_token_is_worth_nothing(machine: Machine, yard: Yard) -> None:
-    machine.join(new_token(yard))
+def test_a_machine_leaves_and_its_token_is_worth_nothing(machine: Machine, fleet: ProcessFleet) -> None:
+    machine.join(new_token(fleet))
     own = machine.token_file.read_text().strip()
     done = machine.ostler("leave")
     assert done.returncode == 0, done.stderr
     assert f"{machine.name} has left" in done.stdout
     assert not machine.token_file.exists()
     assert tokens_of(machine) == []
-    assert machine.ostler("workers", "--hub", yard.url, "--token", own).returncode == 4
+    assert machine.ostler("workers", "--hub", fleet.url, "--token", own).returncode == 4
     assert machine.ostler("leave").returncode == 5
 
 
 def test_a_machine_leaves_a_hub_that_is_away(tmp_path: Path) -> None:
-    yard = Yard(tmp_path / "hub")
-    yard.folder.mkdir()
-    yard.start_hub()
-    machine = Machine(tmp_path / "machine", yard)
+    fleet = ProcessFleet(tmp_path / "hub")
+    fleet.folder.mkdir()
+    fleet.start_hub()
+    machine = Machine(tmp_path / "machine", fleet)
     machine.folder.mkdir()
-    assert machine.join(new_token(yard)).returncode == 0
-    yard.kill_hub()
+    assert machine.join(new_token(fleet)).returncode == 0
+    fleet.close()
     done = machine.ostler("leave")
     assert done.returncode == 0, done.stderr
     assert "no hub answers" in done.stderr and "ostler token revoke" in done.stderr
     assert not machine.token_file.exists()
 
 
-def test_where_several_have_joined_one_must_be_named(machine: Machine, yard: Yard) -> None:
+def test_where_several_have_joined_one_must_be_named(machine: Machine, fleet: ProcessFleet) -> None:
     for name in ("one", "two"):
-        done = machine.ostler("join", yard.url, new_token(yard), "--user", "--name", name)
+        done = machine.ostler("join", fleet.url, new_token(fleet), "--user", "--name", name)
         assert done.returncode == 0, done.stderr
     refused = machine.ostler("leave")
     assert refused.returncode == 2 and "one, two" in refused.stderr
@@ -308,24 +306,24 @@ def test_where_several_have_joined_one_must_be_named(machine: Machine, yard: Yar
 # The tokens' own command
 
 
-def test_a_join_token_says_how_long_it_is_good_and_what_to_do_with_it(yard: Yard) -> None:
-    made = yard.run("token", "create", "--join", "--expires", "90m")
+def test_a_join_token_says_how_long_it_is_good_and_what_to_do_with_it(fleet: ProcessFleet) -> None:
+    made = fleet.run("token", "create", "--join", "--expires", "90m")
     assert made.returncode == 0
-    assert f"only its own machine can join: ostler join http://127.0.0.1:{yard.port} TOKEN" in made.stderr
+    assert f"only its own machine can join: ostler join http://127.0.0.1:{fleet.port} TOKEN" in made.stderr
     assert "for other machines start it with: ostler up --host 0.0.0.0 --tls auto" in made.stderr
     assert "good until" in made.stderr
-    document = yard.json("token", "create", "--join")
+    document = fleet.json("token", "create", "--join")
     assert document["role"] == "join-once" and document["expires_at"]
 
 
 @pytest.mark.parametrize(
     "arguments", [[], ["--join", "--role", "user"], ["--join", "--expires", "soon"], ["--join", "--expires", "0s"]]
 )
-def test_a_wish_for_a_token_that_makes_no_sense_is_wrong_usage(yard: Yard, arguments: list[str]) -> None:
-    assert yard.run("token", "create", *arguments).returncode == 2
+def test_a_wish_for_a_token_that_makes_no_sense_is_wrong_usage(fleet: ProcessFleet, arguments: list[str]) -> None:
+    assert fleet.run("token", "create", *arguments).returncode == 2
 
 
-def test_the_list_of_tokens_says_when_each_ends(yard: Yard) -> None:
-    made = yard.json("token", "create", "--join", "--expires", "90m")
-    [line] = [line for line in yard.run("token", "list").stdout.splitlines() if line.startswith(made["id"])]
+def test_the_list_of_tokens_says_when_each_ends(fleet: ProcessFleet) -> None:
+    made = fleet.json("token", "create", "--join", "--expires", "90m")
+    [line] = [line for line in fleet.run("token", "list").stdout.splitlines() if line.startswith(made["id"])]
     assert line.split()[1] == "join-once" and " in 1h" in line

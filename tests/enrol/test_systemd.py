@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.yard import Yard
 from tests.enrol.private_systemd import CannotStart, PrivateSystemd, private_systemd, why_not
 from tests.ports import free_port
+from tests.process_fleet import ProcessFleet, process_fleet
 
 from ostler.client.http import Hub
 from ostler.units import systemd
@@ -40,18 +40,14 @@ def keeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateSystemd]
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    found = Yard(tmp_path_factory.mktemp("hub"))
-    found.start_hub()
-    try:
-        yield found
-    finally:
-        found.kill_hub()
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFleet]:
+    with process_fleet(tmp_path_factory.mktemp("hub")) as fleet:
+        yield fleet
 
 
 @pytest.fixture(scope="module")
-def hub(yard: Yard) -> Iterator[Hub]:
-    with Hub(yard.url, (yard.state / "admin.token").read_text().strip()) as found:
+def hub(fleet: ProcessFleet) -> Iterator[Hub]:
+    with Hub(fleet.url, (fleet.state / "admin.token").read_text().strip()) as found:
         yield found
 
 

@@ -1,7 +1,7 @@
-"""A model server that does what a test says: `server.py PORT NAME STAGE [slow]`.
+"""A model server that does what a test says: `server.py PORT NAME CONTROL [slow]`.
 
-It tells the stage (a port of the test's) when it has begun, what it is asked, and who has left. A request whose body has
-`hold` is answered piece by piece, as the stage says; any other at once. With `slow` it is healthy when the stage says so.
+It tells the control port of the test when it has begun, what it is asked, and who has left. A request whose body has
+`hold` is answered piece by piece, as the control port says; any other at once. With `slow` it is healthy when the control port says so.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ class Server:
         self._numbers = itertools.count(1)
         self._orders: dict[int, asyncio.Queue[dict[str, Any]]] = {}
 
-    async def run(self, port: int, stage: int) -> None:
-        reader, self._stage = await asyncio.open_connection("127.0.0.1", stage)
+    async def run(self, port: int, control: int) -> None:
+        reader, self._control = await asyncio.open_connection("127.0.0.1", control)
         server = await asyncio.start_server(self._connected, "127.0.0.1", port)
         self._tell(event="began", pid=os.getpid(), port=port)
         async with server:
             await self._obey(reader)
 
     def _tell(self, **news: Any) -> None:
-        self._stage.write(json.dumps({"model": self.name, **news}).encode() + b"\n")
+        self._control.write(json.dumps({"model": self.name, **news}).encode() + b"\n")
 
     async def _obey(self, reader: asyncio.StreamReader) -> None:
         """Until the test is over."""

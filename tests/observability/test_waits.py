@@ -2,8 +2,8 @@
 
 from types import SimpleNamespace
 
+from tests.core.core_fleet import CoreFleet
 from tests.core.test_ahead import fleet
-from tests.core.yard import Yard
 
 from ostler.core.persist import take_changes
 from ostler.domain.records import Changes
@@ -26,8 +26,8 @@ def waits(metrics: Metrics) -> float:
     return sum(sample.value for sample in found if sample.name.endswith("_count"))
 
 
-async def told(yard: Yard, changes: Changes) -> float:
-    metrics = Metrics(SimpleNamespace(fleet=yard.fleet, now=lambda: yard.now))  # type: ignore[arg-type]
+async def told(core: CoreFleet, changes: Changes) -> float:
+    metrics = Metrics(SimpleNamespace(fleet=core.fleet, now=lambda: core.now))  # type: ignore[arg-type]
     performer, silent = Performer(), Silent()
     performer.wire(silent, silent, silent, metrics, silent, silent, silent)  # type: ignore[arg-type]
     await performer(changes, [])
@@ -35,19 +35,19 @@ async def told(yard: Yard, changes: Changes) -> float:
 
 
 async def test_a_restart_counts_no_wait_of_those_that_were_sent_ahead() -> None:
-    yard = fleet(ahead=100)
-    yard.submit("a", array=80)
-    yard.now += 3600.0
-    yard.fleet = yard.restored()
-    changes = take_changes(yard.fleet, yard.now)
+    core = fleet(ahead=100)
+    core.submit("a", array=80)
+    core.now += 3600.0
+    core.fleet = core.restored()
+    changes = take_changes(core.fleet, core.now)
     assert len(changes.attempts) == 79
-    assert await told(yard, changes) == 0
+    assert await told(core, changes) == 0
 
 
 async def test_one_that_is_placed_is_counted() -> None:
-    yard = fleet(ahead=100)
+    core = fleet(ahead=100)
     seen: list[Changes] = []
-    commit = yard.ledger.commit
-    yard.ledger.commit = lambda changes: (seen.append(changes), commit(changes))[1]  # type: ignore[method-assign]
-    yard.submit("a", array=80)
-    assert await told(yard, seen[-1]) == 1
+    commit = core.ledger.commit
+    core.ledger.commit = lambda changes: (seen.append(changes), commit(changes))[1]  # type: ignore[method-assign]
+    core.submit("a", array=80)
+    assert await told(core, seen[-1]) == 1

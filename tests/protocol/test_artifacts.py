@@ -12,7 +12,7 @@ import pytest
 from tests.protocol.api import Answer, Api
 from tests.protocol.client import Worker
 from tests.protocol.hub import RunningHub
-from tests.protocol.process import HubProcess
+from tests.protocol.process_hub import ProcessHub
 
 DATA = random.Random(5).randbytes(3_000_000)
 
@@ -402,7 +402,7 @@ async def test_a_damaged_artifact_is_found_out(hub: RunningHub, api: Api, worker
 
 @pytest.mark.parametrize("killed", [True, False])
 async def test_an_upload_that_the_hub_ended_in_goes_on_at_the_next_one(tmp_path: Path, killed: bool) -> None:
-    process = HubProcess(tmp_path)
+    process = ProcessHub(tmp_path)
     await asyncio.to_thread(process.start)
     caller = Api(process.url, process.token("join"))
     try:

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 import pytest
-from tests.protocol.test_leading import Yard
+from tests.protocol.test_leading import CoreLoop
 
 from ostler.hub.aside import Aside
 
@@ -46,7 +46,7 @@ async def test_who_waits_no_more_holds_up_nobody_and_all_is_done_before_it_close
 
 
 async def test_a_few_rows_are_looked_up_at_once_and_only_where_they_are_at_hand() -> None:
-    loop = Yard().loop
+    loop = CoreLoop().loop
     here = threading.current_thread()
     assert loop.ledger.is_at_hand
     assert await loop.read(lambda _: threading.current_thread(), by_key=True) is here

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.model_workers import Crowd, masked
 from tests.protocol.api import Api
 from tests.protocol.hub import RunningHub
-from tests.protocol.process import HubProcess
+from tests.protocol.process_hub import ProcessHub
 
 from ostler.client.http import Hub
 from ostler.hub import door, session, sessions
@@ -390,7 +390,7 @@ def hold_up(seconds: float) -> None:
 
 async def test_a_crowd_is_back_with_all_its_tasks_after_kill_9(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "LONGEST_PAUSE_S", 0.5)
-    hub = HubProcess(tmp_path)
+    hub = ProcessHub(tmp_path)
     await asyncio.to_thread(hub.start)
     token = (tmp_path / "join.token").read_text().strip()
     crowd = Crowd("127.0.0.1", int(hub.url.rsplit(":", 1)[1]), token, 40)

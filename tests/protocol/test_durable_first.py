@@ -5,7 +5,7 @@ import threading
 from typing import Any
 
 import pytest
-from tests.protocol.test_leading import Yard
+from tests.protocol.test_leading import CoreLoop
 
 from ostler.core.events import TaskAccepted, WorkerBeat, WorkerRegistered
 from ostler.domain import states
@@ -31,36 +31,36 @@ class Held:
 
 
 async def test_nobody_is_answered_and_nothing_is_done_before_it_is_durable() -> None:
-    yard = Yard()
-    held = Held(yard.loop)
-    running = asyncio.create_task(yard.loop.run())
-    asked = asyncio.create_task(yard.submit("first"))
+    core = CoreLoop()
+    held = Held(core.loop)
+    running = asyncio.create_task(core.loop.run())
+    asked = asyncio.create_task(core.submit("first"))
     await asyncio.to_thread(held.begun.wait, 20)
     for _ in range(10):
         await asyncio.sleep(0)
     assert not asked.done()
-    assert yard.performed == []
+    assert core.performed == []
     held.let_go.set()
     assert (await asked).ids == ["first"]
-    assert yard.performed
-    yard.loop.stop()
+    assert core.performed
+    core.loop.stop()
     await running
 
 
 async def test_memory_shows_nothing_that_is_not_durable() -> None:
-    yard = Yard()
-    held = Held(yard.loop)
-    running = asyncio.create_task(yard.loop.run())
-    asked = asyncio.create_task(yard.submit("first"))
+    core = CoreLoop()
+    held = Held(core.loop)
+    running = asyncio.create_task(core.loop.run())
+    asked = asyncio.create_task(core.submit("first"))
     await asyncio.to_thread(held.begun.wait, 20)
-    looked = asyncio.create_task(yard.loop.look(lambda fleet, _: len(fleet.jobs)))
+    looked = asyncio.create_task(core.loop.look(lambda fleet, _: len(fleet.jobs)))
     for _ in range(10):
         await asyncio.sleep(0)
     assert not looked.done()
     held.let_go.set()
     assert await looked == 1
     await asked
-    yard.loop.stop()
+    core.loop.stop()
     await running
 
 
@@ -78,23 +78,23 @@ class Hands:
 
 
 async def test_nobody_is_lost_for_the_time_that_the_hub_was_held_up() -> None:
-    yard, hands = Yard(), Hands()
-    yard.loop._clock = hands
-    running = asyncio.create_task(yard.loop.run())
+    core, hands = CoreLoop(), Hands()
+    core.loop._clock = hands
+    running = asyncio.create_task(core.loop.run())
     offer = Capabilities(gpu_backend="cpu", cpu_count=2, memory_gb=8)
-    yard.loop.post(WorkerRegistered(worker_id="w", session=1, capabilities=offer, active_tasks=[], boot_id="b"))
-    yard.loop.post(WorkerBeat(worker_id="w", session=1, slots=Slots(batch_total=2)))
-    await yard.submit("first")
-    await yard.loop.turn()
-    fleet = yard.loop.fleet
+    core.loop.post(WorkerRegistered(worker_id="w", session=1, capabilities=offer, active_tasks=[], boot_id="b"))
+    core.loop.post(WorkerBeat(worker_id="w", session=1, slots=Slots(batch_total=2)))
+    await core.submit("first")
+    await core.loop.turn()
+    fleet = core.loop.fleet
     (attempt,) = fleet.held.values()
-    yard.loop.post(TaskAccepted(worker_id="w", session=1, task_id="first", attempt=attempt.id))
-    await yard.loop.turn()
+    core.loop.post(TaskAccepted(worker_id="w", session=1, task_id="first", attempt=attempt.id))
+    await core.loop.turn()
     hands.now += 10 * AWAY_S
-    await yard.loop.turn()
+    await core.loop.turn()
     assert fleet.workers["w"].connected
     assert fleet.jobs["first"].state == states.RUNNING
-    yard.loop.stop()
+    core.loop.stop()
     await running
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.protocol.api import Answer, Api
 from tests.protocol.client import Closed
 from tests.protocol.hub import RunningHub
-from tests.protocol.process import HubProcess
+from tests.protocol.process_hub import ProcessHub
 from tests.protocol.test_permissions import calls, concrete
 
 from ostler.hub.ids import new_token_secret
@@ -182,7 +182,7 @@ def test_no_token_looks_like_an_option() -> None:
 async def test_what_was_answered_outlives_a_kill_of_the_hub(hub: RunningHub, tmp_path: Any) -> None:
     state = tmp_path / "killed"
     state.mkdir()
-    process = HubProcess(state)
+    process = ProcessHub(state)
     await asyncio.to_thread(process.start)
     try:
         operator = Api(process.url, process.token("admin"))

@@ -19,7 +19,7 @@ from ostler.hub.new_job import new_job
 from ostler.ledger.memory import MemoryLedger
 
 
-class Yard:
+class CoreLoop:
     def __init__(self) -> None:
         self.performed: list[Effect] = []
         self.leads = True
@@ -44,30 +44,30 @@ def job(name: str) -> NewJob:
 
 
 async def test_what_was_committed_is_neither_told_nor_done_if_another_leads_by_then() -> None:
-    yard = Yard()
-    running = asyncio.create_task(yard.loop.run())
-    await yard.submit("first")
-    told = len(yard.performed)
-    yard.leads = False
+    core = CoreLoop()
+    running = asyncio.create_task(core.loop.run())
+    await core.submit("first")
+    told = len(core.performed)
+    core.leads = False
     with pytest.raises(LedgerError, match="ask again"):
-        await yard.submit("second")
+        await core.submit("second")
     with pytest.raises(Deposed):
         await running
-    assert len(yard.performed) == told
+    assert len(core.performed) == told
 
 
 async def test_memory_is_not_looked_at_by_a_hub_that_does_not_lead() -> None:
-    yard = Yard()
-    assert await yard.loop.look(lambda fleet, _: len(fleet.workers)) == 0
-    yard.leads = False
+    core = CoreLoop()
+    assert await core.loop.look(lambda fleet, _: len(fleet.workers)) == 0
+    core.leads = False
     with pytest.raises(Deposed):
-        await yard.loop.look(lambda fleet, _: len(fleet.workers))
+        await core.loop.look(lambda fleet, _: len(fleet.workers))
 
 
 async def test_what_a_failed_commit_has_left_in_memory_is_shown_to_nobody() -> None:
-    yard = Yard()
-    running = asyncio.create_task(yard.loop.run())
-    await yard.submit("first")
+    core = CoreLoop()
+    running = asyncio.create_task(core.loop.run())
+    await core.submit("first")
 
     begun, over = threading.Event(), threading.Event()
 
@@ -76,10 +76,10 @@ async def test_what_a_failed_commit_has_left_in_memory_is_shown_to_nobody() -> N
         over.wait(20)
         raise LedgerError("the disk is full")
 
-    yard.loop.ledger.commit = fails  # type: ignore[method-assign]
-    asked = asyncio.create_task(yard.submit("second"))
+    core.loop.ledger.commit = fails  # type: ignore[method-assign]
+    asked = asyncio.create_task(core.submit("second"))
     await asyncio.to_thread(begun.wait, 20)
-    looked = asyncio.create_task(yard.loop.look(lambda fleet, _: len(fleet.jobs)))
+    looked = asyncio.create_task(core.loop.look(lambda fleet, _: len(fleet.jobs)))
     await asyncio.sleep(0)
     over.set()
     for waits in (asked, looked):

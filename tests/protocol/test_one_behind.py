@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 import pytest
-from tests.protocol.test_leading import Yard, job
+from tests.protocol.test_leading import CoreLoop, job
 
 from ostler.core.effects import Acknowledge
 from ostler.core.events import JobsSubmitted, TaskEnded, WorkerBeat, WorkerRegistered
@@ -44,7 +44,7 @@ class OneByOne:
         self._commit(changes)
 
 
-class Busy(Yard):
+class Busy(CoreLoop):
     """Tasks that run, and workers that report all of their ends at once."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ async def a_while() -> None:
 class Behind(NamedTuple):
     """A hub that has stepped two batches of reports, and written none."""
 
-    yard: Busy
+    core: Busy
     names: list[str]
     commits: OneByOne
     running: "asyncio.Task[None]"
@@ -98,70 +98,70 @@ class Behind(NamedTuple):
 
 @asynccontextmanager
 async def one_behind() -> AsyncIterator[Behind]:
-    yard = Busy()
-    running = asyncio.create_task(yard.loop.run())
-    names = await yard.begin()
-    commits = OneByOne(yard.loop)
-    yard.end_all()
-    await until(lambda: yard.in_memory == 2 * LEAST_TAKEN)
-    yield Behind(yard, names, commits, running)
+    core = Busy()
+    running = asyncio.create_task(core.loop.run())
+    names = await core.begin()
+    commits = OneByOne(core.loop)
+    core.end_all()
+    await until(lambda: core.in_memory == 2 * LEAST_TAKEN)
+    yield Behind(core, names, commits, running)
     commits.let_go(1000)
     if not running.done():
-        yard.loop.stop()
+        core.loop.stop()
         await running
 
 
 async def test_the_next_reports_are_stepped_while_the_last_are_written_and_told_of_in_their_order() -> None:
-    async with one_behind() as (yard, names, commits, _):
+    async with one_behind() as (core, names, commits, _):
         await a_while()
-        assert yard.in_memory == 2 * LEAST_TAKEN  # no further than one batch ahead of the disk
-        assert yard.acknowledged == []
+        assert core.in_memory == 2 * LEAST_TAKEN  # no further than one batch ahead of the disk
+        assert core.acknowledged == []
         for turn in range(1, TURNS):
             commits.let_go()
-            await until(lambda turn=turn: len(yard.acknowledged) == turn * LEAST_TAKEN)  # type: ignore[misc]
+            await until(lambda turn=turn: len(core.acknowledged) == turn * LEAST_TAKEN)  # type: ignore[misc]
             await a_while()
-            assert yard.acknowledged == names[: turn * LEAST_TAKEN]
+            assert core.acknowledged == names[: turn * LEAST_TAKEN]
         commits.let_go(1000)
-        await until(lambda: yard.acknowledged == names)
-        ended = yard.loop.ledger.jobs(names)
+        await until(lambda: core.acknowledged == names)
+        ended = core.loop.ledger.jobs(names)
         assert {one.state for one in ended.values()} == {states.SUCCEEDED}
 
 
 async def test_whoever_looks_sees_nothing_that_is_not_durable_and_does_not_wait_for_the_last_report() -> None:
-    async with one_behind() as (yard, _, commits, _):
-        looking = asyncio.create_task(yard.loop.look(lambda _, __: (yard.in_memory, len(yard.acknowledged))))
+    async with one_behind() as (core, _, commits, _):
+        looking = asyncio.create_task(core.loop.look(lambda _, __: (core.in_memory, len(core.acknowledged))))
         await a_while()
         commits.let_go()
-        await until(lambda: len(yard.acknowledged) == LEAST_TAKEN)
+        await until(lambda: len(core.acknowledged) == LEAST_TAKEN)
         assert not looking.done()
         commits.let_go()
         assert await asyncio.wait_for(looking, 20) == (2 * LEAST_TAKEN, 2 * LEAST_TAKEN)
 
 
 async def test_what_was_stepped_ahead_is_not_told_where_the_disk_fails_before_it() -> None:
-    async with one_behind() as (yard, names, commits, running):
+    async with one_behind() as (core, names, commits, running):
         commits.let_go()
-        await until(lambda: len(yard.acknowledged) == LEAST_TAKEN)
+        await until(lambda: len(core.acknowledged) == LEAST_TAKEN)
         commits.fail()
         with pytest.raises(LedgerError, match="disk is full"):
             await running
-        assert yard.acknowledged == names[:LEAST_TAKEN]
+        assert core.acknowledged == names[:LEAST_TAKEN]
 
 
 async def test_a_hub_that_stops_has_told_all_that_it_stepped() -> None:
-    async with one_behind() as (yard, _, commits, running):
-        yard.loop.stop()
+    async with one_behind() as (core, _, commits, running):
+        core.loop.stop()
         commits.let_go(1000)
         await running
-        assert len(yard.acknowledged) == yard.in_memory == 2 * LEAST_TAKEN
+        assert len(core.acknowledged) == core.in_memory == 2 * LEAST_TAKEN
 
 
 async def test_a_question_of_somebody_waits_for_all_that_came_before_it() -> None:
-    async with one_behind() as (yard, _, commits, _):
-        asked = asyncio.create_task(yard.submit("one-more"))
+    async with one_behind() as (core, _, commits, _):
+        asked = asyncio.create_task(core.submit("one-more"))
         await asyncio.sleep(0)  # it has asked
         commits.let_go(TURNS)
-        await until(lambda: len(yard.acknowledged) == MANY)
+        await until(lambda: len(core.acknowledged) == MANY)
         assert not asked.done()
         commits.let_go(1000)
         assert (await asked).ids == ["one-more"]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from tests.protocol.api import Api
 from tests.protocol.client import Worker
-from tests.protocol.process import HubProcess
+from tests.protocol.process_hub import ProcessHub
 
 
 @pytest.fixture
-def process(tmp_path: Path) -> Iterator[HubProcess]:
-    hub = HubProcess(tmp_path)
+def process(tmp_path: Path) -> Iterator[ProcessHub]:
+    hub = ProcessHub(tmp_path)
     hub.start()
     yield hub
     if hub.running:
@@ -20,14 +20,14 @@ def process(tmp_path: Path) -> Iterator[HubProcess]:
 
 
 @pytest.fixture
-async def api(process: HubProcess) -> AsyncIterator[Api]:
+async def api(process: ProcessHub) -> AsyncIterator[Api]:
     caller = Api(process.url, process.token("admin"))
     yield caller
     await caller.close()
 
 
 @pytest.fixture
-async def worker(process: HubProcess) -> AsyncIterator[Worker]:
+async def worker(process: ProcessHub) -> AsyncIterator[Worker]:
     one = Worker(process.url, process.token("join"), "w", {"cpu_count": 8, "memory_gb": 16, "hostname": "w"})
     await one.connect()
     await one.register()
@@ -36,14 +36,14 @@ async def worker(process: HubProcess) -> AsyncIterator[Worker]:
     await one.leave()
 
 
-async def killed_and_started(process: HubProcess, worker: Worker) -> None:
+async def killed_and_started(process: ProcessHub, worker: Worker) -> None:
     await asyncio.to_thread(process.kill)
     await worker.drop()
     await asyncio.to_thread(process.start)
 
 
 async def test_a_hub_that_was_killed_finds_its_running_task_again_and_takes_the_kept_result(
-    process: HubProcess, api: Api, worker: Worker
+    process: ProcessHub, api: Api, worker: Worker
 ) -> None:
     goes_on, ended = await worker.take_all(*[await api.submit(max_attempts=0) for _ in range(2)])
     await killed_and_started(process, worker)
@@ -60,7 +60,7 @@ async def test_a_hub_that_was_killed_finds_its_running_task_again_and_takes_the_
 
 
 async def test_what_ran_when_the_hub_was_killed_is_an_orphan_from_its_first_answer_on(
-    process: HubProcess, api: Api, worker: Worker
+    process: ProcessHub, api: Api, worker: Worker
 ) -> None:
     task = await worker.take(await api.submit())
     await killed_and_started(process, worker)
@@ -68,7 +68,7 @@ async def test_what_ran_when_the_hub_was_killed_is_an_orphan_from_its_first_answ
 
 
 async def test_the_feed_tells_that_what_ran_when_the_hub_was_killed_is_an_orphan(
-    process: HubProcess, api: Api, worker: Worker
+    process: ProcessHub, api: Api, worker: Worker
 ) -> None:
     """The feed is every change, and an observer that resumes it must come to the same picture as one who looks."""
     task = await worker.take(await api.submit())
@@ -86,7 +86,7 @@ async def test_a_frame_over_one_mib_closes_the_socket_of_a_real_hub_with_1009(wo
 
 
 async def test_a_hub_that_is_told_to_stop_closes_its_sockets_and_exits_with_0(
-    process: HubProcess, api: Api, worker: Worker
+    process: ProcessHub, api: Api, worker: Worker
 ) -> None:
     task = await worker.take(await api.submit())
     assert (process.state / "hub.url").read_text().strip() == process.url
@@ -99,7 +99,7 @@ async def test_a_hub_that_is_told_to_stop_closes_its_sockets_and_exits_with_0(
 
 
 async def test_a_hub_that_is_told_to_stop_while_somebody_watches_ends_the_feed_and_reports_no_error(
-    process: HubProcess, api: Api
+    process: ProcessHub, api: Api
 ) -> None:
     async with api.session.get(api.url + "/v1/events") as watching:
         assert await watching.content.readline()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cli.yard import OSTLER
+from tests.process_fleet import OSTLER
 from tests.protocol.hub import RunningHub
 
 from ostler import config

@@ -27,7 +27,7 @@ def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-class Yard:
+class TwoWorkers:
     """Worker a has nothing; worker b runs a job with a snapshot and a checkpoint."""
 
     def __init__(self, hub: RunningHub, a: Worker, b: Worker, task: Assignment) -> None:
@@ -39,45 +39,45 @@ SNAPSHOT, CHECKPOINT, PAYLOAD = b"her code", b"her weights", b"her function"
 
 
 @pytest.fixture
-async def yard(hub: RunningHub) -> Yard:
+async def two(hub: RunningHub) -> TwoWorkers:
     a, b = await enrolled(hub, "a"), await enrolled(hub, "b")
     for data in (SNAPSHOT, PAYLOAD):
         assert (await hub.api.call("PUT", f"/v1/snapshots/{digest(data)}", data=data)).status == 201
     metadata = {CALL: {"blob": digest(PAYLOAD)}}
     job = await hub.api.submit(snapshot_id=digest(SNAPSHOT), metadata=metadata, allowed_hosts=["b"])
-    yard = Yard(hub, a, b, await b.take(job))
-    assert (await yard.as_b.call("PUT", f"/v1/checkpoints/{digest(CHECKPOINT)}", data=CHECKPOINT)).status == 201
-    await b.beat(active=[{**yard.task.line(), "checkpoint": digest(CHECKPOINT)}])
-    return yard
+    two = TwoWorkers(hub, a, b, await b.take(job))
+    assert (await two.as_b.call("PUT", f"/v1/checkpoints/{digest(CHECKPOINT)}", data=CHECKPOINT)).status == 201
+    await b.beat(active=[{**two.task.line(), "checkpoint": digest(CHECKPOINT)}])
+    return two
 
 
-async def test_a_worker_fetches_what_belongs_to_its_own_tasks_and_nothing_else(yard: Yard) -> None:
+async def test_a_worker_fetches_what_belongs_to_its_own_tasks_and_nothing_else(two: TwoWorkers) -> None:
     for path in (
         f"/v1/snapshots/{digest(SNAPSHOT)}",
         f"/v1/snapshots/{digest(PAYLOAD)}",
         f"/v1/checkpoints/{digest(CHECKPOINT)}",
     ):
-        assert (await yard.as_b.call("GET", path)).status == 200, path
-        hidden = await yard.as_a.call("GET", path)
-        absent = await yard.as_a.call("GET", path[:-1] + ("0" if path[-1] != "0" else "1"))
+        assert (await two.as_b.call("GET", path)).status == 200, path
+        hidden = await two.as_a.call("GET", path)
+        absent = await two.as_a.call("GET", path[:-1] + ("0" if path[-1] != "0" else "1"))
         assert (hidden.status, absent.status) == (404, 404), path
-        assert (await yard.as_a.call("HEAD", path)).status == 404
-    await yard.b.end(yard.task)
-    assert (await yard.as_b.call("GET", f"/v1/snapshots/{digest(SNAPSHOT)}")).status == 404
+        assert (await two.as_a.call("HEAD", path)).status == 404
+    await two.b.end(two.task)
+    assert (await two.as_b.call("GET", f"/v1/snapshots/{digest(SNAPSHOT)}")).status == 404
 
 
-async def test_a_worker_writes_no_log_of_anothers_task(yard: Yard) -> None:
-    path = f"/v1/tasks/{yard.task.task_id}/logs?attempt={yard.task.attempt}&offset=0"
-    (await yard.as_a.call("POST", path, data=b"forged")).problem(403)
-    assert (await yard.as_b.call("POST", path, data=b"true")).status == 200
-    await yard.b.end(yard.task)
-    (await yard.as_a.call("POST", path.replace("offset=0", "offset=4"), data=b"forged")).problem(403)
-    answer = await yard.hub.api.call("GET", f"/v1/jobs/{yard.task.task_id}/logs")
+async def test_a_worker_writes_no_log_of_anothers_task(two: TwoWorkers) -> None:
+    path = f"/v1/tasks/{two.task.task_id}/logs?attempt={two.task.attempt}&offset=0"
+    (await two.as_a.call("POST", path, data=b"forged")).problem(403)
+    assert (await two.as_b.call("POST", path, data=b"true")).status == 200
+    await two.b.end(two.task)
+    (await two.as_a.call("POST", path.replace("offset=0", "offset=4"), data=b"forged")).problem(403)
+    answer = await two.hub.api.call("GET", f"/v1/jobs/{two.task.task_id}/logs")
     assert answer.body == b"true"
 
 
-async def test_what_a_worker_says_about_anothers_task_changes_nothing(yard: Yard, api: Api) -> None:
-    task, a, b = yard.task, yard.a, yard.b
+async def test_what_a_worker_says_about_anothers_task_changes_nothing(two: TwoWorkers, api: Api) -> None:
+    task, a, b = two.task, two.a, two.b
     before = await api.job(task.task_id)
     for state in ("succeeded", "failed", "cancelled", "returned"):
         await a.send("job_result", task_id=task.task_id, attempt=task.attempt, state=state, result="eA==")
@@ -89,7 +89,7 @@ async def test_what_a_worker_says_about_anothers_task_changes_nothing(yard: Yard
     for state in ("running", "waiting", "succeeded"):
         await a.send_beat(active=[{**task.line(state), "checkpoint": "0" * 64}])
         await said_no_more_than(a, "ack", "job_cancel")
-    await yard.hub._hub.loop.look(check)
+    await two.hub._hub.loop.look(check)
     assert await api.job(task.task_id) == before
     assert [one["attempt"] for one in (await api.worker("b"))["tasks"]] == [task.attempt]
     assert (await api.worker("a"))["tasks"] == []
@@ -102,33 +102,31 @@ async def said_no_more_than(worker: Worker, *kinds: str) -> None:
     assert {found["type"] for found in await worker.heard()} <= set(kinds)
 
 
-async def test_a_worker_that_comes_back_with_anothers_task_takes_nothing_from_it(yard: Yard, api: Api) -> None:
-    task, a = yard.task, yard.a
-    await yard.hub.lose(a)
+async def test_a_worker_that_comes_back_with_anothers_task_takes_nothing_from_it(two: TwoWorkers, api: Api) -> None:
+    task, a = two.task, two.a
+    await two.hub.lose(a)
     await a.connect()
     await a.send("register", id="a", capabilities=a.capabilities, active_tasks=[task.line()])
     await said_no_more_than(a, "ack", "job_cancel")
-    await yard.hub._hub.loop.look(check)
+    await two.hub._hub.loop.look(check)
     assert (await api.job(task.task_id))["worker"] == "b"
-    (await yard.as_a.call("POST", f"/v1/tasks/{task.task_id}/logs?attempt={task.attempt}", data=b"x")).problem(403)
-    await yard.b.beat()
-    await yard.b.end(task)
+    (await two.as_a.call("POST", f"/v1/tasks/{task.task_id}/logs?attempt={task.attempt}", data=b"x")).problem(403)
+    await two.b.beat()
+    await two.b.end(task)
 
 
-async def test_a_workers_token_speaks_for_no_other_worker(yard: Yard) -> None:
-    stranger = yard.hub.stranger("b")
-    stranger.token = yard.a.token
+async def test_a_workers_token_speaks_for_no_other_worker(two: TwoWorkers) -> None:
+    stranger = two.hub.stranger("b")
+    stranger.token = two.a.token
     await stranger.connect()
     await stranger.send("register", id="b", capabilities=stranger.capabilities, active_tasks=[])
     assert "token" in await stranger.expect_error()
     assert await stranger.closed() == 1008
     for word in ("heartbeat", "complete", "fail"):
-        body = {"hostname": "b", "attempt": yard.task.attempt}
-        (await yard.as_a.call("POST", f"/v1/job/{yard.task.task_id}/{word}", json=body)).problem(403)
-        (await yard.as_a.call("POST", f"/v1/job/{yard.task.task_id}/{word}", json={**body, "hostname": "a"})).problem(
-            409
-        )
-    assert (await Puller(yard.hub, "b", yard.a.token).ask()).status == 403
+        body = {"hostname": "b", "attempt": two.task.attempt}
+        (await two.as_a.call("POST", f"/v1/job/{two.task.task_id}/{word}", json=body)).problem(403)
+        (await two.as_a.call("POST", f"/v1/job/{two.task.task_id}/{word}", json={**body, "hostname": "a"})).problem(409)
+    assert (await Puller(two.hub, "b", two.a.token).ask()).status == 403
 
 
 async def test_a_worker_opens_no_relay_that_another_was_asked_for(hub: RunningHub) -> None:
@@ -154,9 +152,9 @@ async def test_a_worker_opens_no_relay_that_another_was_asked_for(hub: RunningHu
     await b.end(task)
 
 
-async def test_a_refusal_of_a_worker_is_in_the_audit(yard: Yard) -> None:
-    path = f"/v1/tasks/{yard.task.task_id}/logs?attempt={yard.task.attempt}"
-    (await yard.as_a.call("POST", path, data=b"x")).problem(403)
-    rows = (await yard.hub.api.get("/v1/audit"))["rows"]
+async def test_a_refusal_of_a_worker_is_in_the_audit(two: TwoWorkers) -> None:
+    path = f"/v1/tasks/{two.task.task_id}/logs?attempt={two.task.attempt}"
+    (await two.as_a.call("POST", path, data=b"x")).problem(403)
+    rows = (await two.hub.api.get("/v1/audit"))["rows"]
     [row] = [row for row in rows if row["action"] == "refused"]
-    assert row["user"] == "a" and yard.task.task_id in json.dumps(row)
+    assert row["user"] == "a" and two.task.task_id in json.dumps(row)

@@ -3,17 +3,17 @@ from pathlib import Path
 
 import pytest
 from tests.pull.bare import PullWorker, Start
-from tests.pull.scripted_hub import PullHub
+from tests.pull.scripted_hub import ScriptedPullHub
 
 
 @pytest.fixture
-def hub() -> Iterator[PullHub]:
-    with PullHub() as running:
+def hub() -> Iterator[ScriptedPullHub]:
+    with ScriptedPullHub() as running:
         yield running
 
 
 @pytest.fixture
-def start(hub: PullHub, tmp_path: Path) -> Iterator[Start]:
+def start(hub: ScriptedPullHub, tmp_path: Path) -> Iterator[Start]:
     """Start a worker with these options and variables."""
     started: list[PullWorker] = []
 

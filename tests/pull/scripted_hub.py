@@ -28,8 +28,8 @@ class Upload(NamedTuple):
     size: int
 
 
-class PullHub:
-    """`with PullHub() as hub`. Every attribute may be changed while it runs; `wait` says when something has come."""
+class ScriptedPullHub:
+    """`with ScriptedPullHub() as hub`. Every attribute may be changed while it runs; `wait` says when something has come."""
 
     def __init__(self, base: str = "") -> None:
         self.base = base
@@ -60,7 +60,7 @@ class PullHub:
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}{base}"
 
-    def __enter__(self) -> "PullHub":
+    def __enter__(self) -> "ScriptedPullHub":
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         return self
 
@@ -130,7 +130,7 @@ class PullHub:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    hub: PullHub
+    hub: ScriptedPullHub
 
     def handle_one_request(self) -> None:
         if self.hub.is_away:

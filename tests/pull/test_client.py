@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.client.scripted_hub import ScriptedHub, drop, problem, reply
-from tests.pull.scripted_hub import PullHub
+from tests.pull.scripted_hub import ScriptedPullHub
 
 from ostler import pull
 
@@ -21,7 +21,7 @@ def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def client(hub: PullHub) -> pull.Client:
+def client(hub: ScriptedPullHub) -> pull.Client:
     return pull.Client(hub.url, "a-token")
 
 
@@ -39,7 +39,7 @@ def sha256_of(path: Path) -> str:
 # Calls
 
 
-def test_a_claim_is_a_job_or_the_reason_why_there_is_none(hub: PullHub, client: pull.Client) -> None:
+def test_a_claim_is_a_job_or_the_reason_why_there_is_none(hub: ScriptedPullHub, client: pull.Client) -> None:
     hub.reason = "gbt: no CUDA"
     assert client.claim("pi", {"cpu_cores": 2}) is None
     assert client.reason == "gbt: no CUDA"
@@ -50,7 +50,7 @@ def test_a_claim_is_a_job_or_the_reason_why_there_is_none(hub: PullHub, client: 
     assert hub.said[0].body == {"hostname": "pi", "capability": {"cpu_cores": 2}}
 
 
-def test_only_what_there_is_to_say_is_said(hub: PullHub, client: pull.Client) -> None:
+def test_only_what_there_is_to_say_is_said(hub: ScriptedPullHub, client: pull.Client) -> None:
     hub.artifacts["a" * 64] = b""
     assert client.heartbeat("j", "pi") is False
     assert client.heartbeat("j", "pi", "a1", {"loss": 0.5}) is False
@@ -71,14 +71,14 @@ def test_only_what_there_is_to_say_is_said(hub: PullHub, client: pull.Client) ->
 
 
 def test_a_path_in_the_hub_s_address_goes_before_every_call(tmp_path: Path, bundle: Path) -> None:
-    with PullHub(base="/fleet") as hub:
+    with ScriptedPullHub(base="/fleet") as hub:
         client = pull.Client(f"{hub.url}/", "a-token")
         assert client.claim("pi", {}) is None
         client.upload(bundle, sha256_of(bundle))
         assert list(hub.artifacts) == [sha256_of(bundle)]
 
 
-def test_a_refusal_says_what_the_hub_said(hub: PullHub) -> None:
+def test_a_refusal_says_what_the_hub_said(hub: ScriptedPullHub) -> None:
     with pytest.raises(pull.Refused, match="the hub answers 401: bring a valid token") as caught:
         pull.Client(hub.url, "another").claim("pi", {})
     assert (caught.value.status, caught.value.detail) == (401, "bring a valid token")
@@ -108,7 +108,7 @@ def test_somebody_who_says_yes_but_is_no_hub_is_not_believed() -> None:
         pull.Client(scripted.url, "t").claim("pi", {})
 
 
-def test_of_several_hubs_the_next_is_asked_when_one_is_away_or_stands_by(hub: PullHub) -> None:
+def test_of_several_hubs_the_next_is_asked_when_one_is_away_or_stands_by(hub: ScriptedPullHub) -> None:
     with ScriptedHub(problem(503, "this hub stands by")) as waiting:
         client = pull.Client(f"http://127.0.0.1:1,{waiting.url}, {hub.url}", "a-token")
         assert pull.persist(lambda: client.claim("pi", {})) is None
@@ -128,7 +128,7 @@ def test_a_token_that_is_none_is_refused_at_once(token: str) -> None:
         pull.Client("http://hub.example", token)
 
 
-def test_a_log_of_which_the_hub_has_a_part_goes_on_from_there(hub: PullHub, client: pull.Client) -> None:
+def test_a_log_of_which_the_hub_has_a_part_goes_on_from_there(hub: ScriptedPullHub, client: pull.Client) -> None:
     assert client.append_log("j", "a1", 0, b"one ") == 4
     assert client.append_log("j", "a1", 0, b"one two ", final=True) == 8
     assert client.append_log("j", "a1", 0, b"one two ", final=True) == 8
@@ -138,14 +138,14 @@ def test_a_log_of_which_the_hub_has_a_part_goes_on_from_there(hub: PullHub, clie
 # Uploads
 
 
-def test_a_file_is_brought_in_one_go_and_only_once(hub: PullHub, client: pull.Client, bundle: Path) -> None:
+def test_a_file_is_brought_in_one_go_and_only_once(hub: ScriptedPullHub, client: pull.Client, bundle: Path) -> None:
     client.upload(bundle, sha256_of(bundle))
     client.upload(bundle, sha256_of(bundle))
     assert hub.artifacts == {sha256_of(bundle): bundle.read_bytes()}
     assert [(one.content_range, one.size) for one in hub.uploads] == [("", bundle.stat().st_size)]
 
 
-def test_a_cut_upload_goes_on_from_where_it_was_cut(hub: PullHub, client: pull.Client, bundle: Path) -> None:
+def test_a_cut_upload_goes_on_from_where_it_was_cut(hub: ScriptedPullHub, client: pull.Client, bundle: Path) -> None:
     size = bundle.stat().st_size
     hub.cut_after = [2 * MIB, MIB + 7]
     client.upload(bundle, sha256_of(bundle))
@@ -158,7 +158,7 @@ def test_a_cut_upload_goes_on_from_where_it_was_cut(hub: PullHub, client: pull.C
 
 
 def test_a_part_that_was_damaged_is_brought_again_from_its_beginning(
-    hub: PullHub, client: pull.Client, bundle: Path
+    hub: ScriptedPullHub, client: pull.Client, bundle: Path
 ) -> None:
     hub.cut_after, hub.damages_parts = [MIB], True
     client.upload(bundle, sha256_of(bundle))
@@ -167,7 +167,7 @@ def test_a_part_that_was_damaged_is_brought_again_from_its_beginning(
 
 
 def test_a_file_that_is_not_what_it_is_called_is_refused_after_one_try(
-    hub: PullHub, client: pull.Client, bundle: Path
+    hub: ScriptedPullHub, client: pull.Client, bundle: Path
 ) -> None:
     with pytest.raises(pull.Refused, match="422: the hash differs"):
         client.upload(bundle, "a" * 64)
@@ -175,14 +175,14 @@ def test_a_file_that_is_not_what_it_is_called_is_refused_after_one_try(
     assert not hub.artifacts
 
 
-def test_so_many_tries_in_vain_are_enough(hub: PullHub, client: pull.Client, bundle: Path) -> None:
+def test_so_many_tries_in_vain_are_enough(hub: ScriptedPullHub, client: pull.Client, bundle: Path) -> None:
     hub.cut_after = [0] * 10
     with pytest.raises(pull.Unreachable):
         client.upload(bundle, sha256_of(bundle), tries=3)
     assert len(hub.uploads) == 3
 
 
-def test_an_upload_ends_when_its_caller_says_so(hub: PullHub, client: pull.Client, bundle: Path) -> None:
+def test_an_upload_ends_when_its_caller_says_so(hub: ScriptedPullHub, client: pull.Client, bundle: Path) -> None:
     pieces = iter(range(3))
 
     def check() -> None:

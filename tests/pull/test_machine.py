@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 from tests.pull.bare import Start
-from tests.pull.scripted_hub import PATIENCE_S, PullHub
+from tests.pull.scripted_hub import PATIENCE_S, ScriptedPullHub
 from tests.runtime.trees import plant
 
 from ostler import pull
@@ -60,7 +60,7 @@ def test_without_nvidia_smi_there_is_no_cuda(start: Start) -> None:
     assert (found["cuda_available"], found["cuda_devices"]) == (False, [])
 
 
-def test_a_mask_on_the_worker_is_respected(hub: PullHub, start: Start, gpus: str) -> None:
+def test_a_mask_on_the_worker_is_respected(hub: ScriptedPullHub, start: Start, gpus: str) -> None:
     for mask in ("1", " 1 ,-1,0", "GPU-1f-10"):
         found = checked(start, PATH=gpus, CUDA_VISIBLE_DEVICES=mask)
         assert [device["name"] for device in found["cuda_devices"]] == ["NVIDIA GeForce RTX 3090"], mask

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.paddock import until
-from tests.protocol.process import HubProcess
+from tests.process_fleet import until
+from tests.protocol.process_hub import ProcessHub
 from tests.pull.bare import PullWorker
 from tests.pull.scripted_hub import PATIENCE_S
 
@@ -38,7 +38,7 @@ min_ram_gib = 1000000.0
 
 
 class Api:
-    def __init__(self, hub: HubProcess) -> None:
+    def __init__(self, hub: ProcessHub) -> None:
         self._hub = hub
 
     def __call__(self, method: str, path: str, body: bytes = b"") -> bytes:
@@ -56,15 +56,15 @@ class Api:
 
 
 @pytest.fixture
-def hub(tmp_path: Path) -> Iterator[HubProcess]:
-    running = HubProcess(tmp_path / "state")
+def hub(tmp_path: Path) -> Iterator[ProcessHub]:
+    running = ProcessHub(tmp_path / "state")
     running.start()
     yield running
     if running.running:
         running.stop()
 
 
-def test_a_job_of_the_manifest_survives_the_hub_s_death_and_its_model_is_kept(hub: HubProcess, tmp_path: Path) -> None:
+def test_a_job_of_the_manifest_survives_the_hub_s_death_and_its_model_is_kept(hub: ProcessHub, tmp_path: Path) -> None:
     api = Api(hub)
     api("PUT", "/v1/manifest", MANIFEST.replace("$GO", str(tmp_path / "go")).encode())
     worker = PullWorker(tmp_path, hub.url, "--jobs", "1", token=hub.token("join"))

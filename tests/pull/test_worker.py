@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.e2e.paddock import until
+from tests.process_fleet import until
 from tests.pull.bare import Start
-from tests.pull.scripted_hub import PATIENCE_S, PullHub
+from tests.pull.scripted_hub import PATIENCE_S, ScriptedPullHub
 
 from ostler import pull
 
@@ -53,7 +53,9 @@ def tree(pids: Path, *more: str) -> str:
 # A job
 
 
-def test_a_job_runs_on_a_bare_interpreter_and_its_outputs_arrive(hub: PullHub, start: Start, tmp_path: Path) -> None:
+def test_a_job_runs_on_a_bare_interpreter_and_its_outputs_arrive(
+    hub: ScriptedPullHub, start: Start, tmp_path: Path
+) -> None:
     script = 'mkdir "$1/sub"; echo weights > "$1/sub/model.bin"; echo \'{"loss": 0.5}\' > "$1/metrics.jsonl"; echo done'
     hub.add(*sh(script), "train", "$OSTLER_OUT")
     code, said = start("--once").end()
@@ -73,7 +75,7 @@ def test_a_job_runs_on_a_bare_interpreter_and_its_outputs_arrive(hub: PullHub, s
     assert not list((tmp_path / "work" / "jobs").iterdir())
 
 
-def test_a_job_that_writes_nothing_completes_without_an_artifact(hub: PullHub, start: Start) -> None:
+def test_a_job_that_writes_nothing_completes_without_an_artifact(hub: ScriptedPullHub, start: Start) -> None:
     hub.add(*sh("""echo '{"epoch": 1, "loss": 0.5}'; echo '{"epoch": 2, "name": "x"}'; echo '{"broken'"""))
     assert start("--once").end()[0] == 0
     (done,) = hub.of("complete")
@@ -82,7 +84,9 @@ def test_a_job_that_writes_nothing_completes_without_an_artifact(hub: PullHub, s
     assert not hub.artifacts
 
 
-def test_a_task_finds_its_things_and_none_of_the_worker_s_secrets(hub: PullHub, start: Start, tmp_path: Path) -> None:
+def test_a_task_finds_its_things_and_none_of_the_worker_s_secrets(
+    hub: ScriptedPullHub, start: Start, tmp_path: Path
+) -> None:
     program = "import json, os; print(json.dumps({**os.environ, 'cwd': os.getcwd()}))"
     hub.add("{python}", "-c", program, job_id="j1", env={"MODE": "fast", "SECRET_OF_MY_OWN": "mine"}, task_id="j1.0")
     secrets = {"AWS_SECRET_ACCESS_KEY": "x", "HF_TOKEN": "x", "OPENAI_API_KEY": "x", "WHERE": "has a-token in it"}
@@ -99,7 +103,7 @@ def test_a_task_finds_its_things_and_none_of_the_worker_s_secrets(hub: PullHub, 
     assert "a-token" not in log.decode()
 
 
-def test_a_failure_carries_the_exit_code_and_the_last_line(hub: PullHub, start: Start) -> None:
+def test_a_failure_carries_the_exit_code_and_the_last_line(hub: ScriptedPullHub, start: Start) -> None:
     hub.add(*sh("echo begin; echo 'ValueError: no such solver' >&2; echo; exit 3"))
     assert start("--once").end()[0] == 1
     (failed,) = hub.of("fail")
@@ -107,14 +111,16 @@ def test_a_failure_carries_the_exit_code_and_the_last_line(hub: PullHub, start: 
     assert hub.logs[failed.body["attempt"]] == b"begin\nValueError: no such solver\n\n"
 
 
-def test_a_signal_is_told_as_a_shell_tells_it(hub: PullHub, start: Start) -> None:
+def test_a_signal_is_told_as_a_shell_tells_it(hub: ScriptedPullHub, start: Start) -> None:
     hub.add(*sh("kill -9 $$"))
     assert start("--once").end()[0] == 1
     (failed,) = hub.of("fail")
     assert (failed.body["error"], failed.body["exit_code"]) == ("exit code 137: it printed nothing", 137)
 
 
-def test_a_program_that_is_not_there_and_outputs_that_cannot_be_packed_are_failures(hub: PullHub, start: Start) -> None:
+def test_a_program_that_is_not_there_and_outputs_that_cannot_be_packed_are_failures(
+    hub: ScriptedPullHub, start: Start
+) -> None:
     hub.add("no-such-program-anywhere", job_id="j1")
     hub.add(*sh('ln -s /etc/hostname "$OSTLER_OUT/link"'), job_id="j2")
     hub.add("true", job_id="j3")
@@ -125,7 +131,7 @@ def test_a_program_that_is_not_there_and_outputs_that_cannot_be_packed_are_failu
     assert hub.of("complete", "j3")
 
 
-def test_of_a_long_log_the_head_and_the_tail_arrive(hub: PullHub, start: Start) -> None:
+def test_of_a_long_log_the_head_and_the_tail_arrive(hub: ScriptedPullHub, start: Start) -> None:
     hub.add("{python}", "-c", f"print('a' * {MIB}); print('b' * {2 * MIB}); print('c' * {MIB})")
     assert start("--once").end()[0] == 0
     (log,) = hub.logs.values()
@@ -133,7 +139,9 @@ def test_of_a_long_log_the_head_and_the_tail_arrive(hub: PullHub, start: Start) 
     assert log == b"a" * MIB + f"\n[ostler: {left_out} bytes left out here]\n".encode() + b"c" * (MIB - 1) + b"\n"
 
 
-def test_a_checkpoint_is_there_again_on_the_next_attempt_and_gone_after_success(hub: PullHub, start: Start) -> None:
+def test_a_checkpoint_is_there_again_on_the_next_attempt_and_gone_after_success(
+    hub: ScriptedPullHub, start: Start
+) -> None:
     script = 'test -e "$OSTLER_CHECKPOINT/epoch" && exit 0; touch "$OSTLER_CHECKPOINT/epoch"; exit 1'
     hub.add(*sh(script))
     hub.add(*sh(script))
@@ -143,7 +151,7 @@ def test_a_checkpoint_is_there_again_on_the_next_attempt_and_gone_after_success(
     assert not list((worker.work / "checkpoints").iterdir())
 
 
-def test_what_led_to_a_success_elsewhere_is_not_gone_on_from(hub: PullHub, start: Start) -> None:
+def test_what_led_to_a_success_elsewhere_is_not_gone_on_from(hub: ScriptedPullHub, start: Start) -> None:
     script = 'test -e "$OSTLER_CHECKPOINT/epoch" && exit 3; touch "$OSTLER_CHECKPOINT/epoch"; exit 1'
     hub.add(*sh(script))
     hub.add(*sh(script), after="an attempt that succeeded")
@@ -163,7 +171,9 @@ def full(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_disk_that_is_full_is_the_fault_of_the_machine_and_of_no_job(hub: PullHub, start: Start, full: Path) -> None:
+def test_a_disk_that_is_full_is_the_fault_of_the_machine_and_of_no_job(
+    hub: ScriptedPullHub, start: Start, full: Path
+) -> None:
     hub.add("true")
     worker = start("--once", "--work", str(full))
     assert worker.end()[0] == 1
@@ -172,7 +182,7 @@ def test_a_disk_that_is_full_is_the_fault_of_the_machine_and_of_no_job(hub: Pull
     assert (failed.body["returned"], failed.body["fault"], "exit_code" in failed.body) == (True, "worker", False)
 
 
-def test_a_checkpoint_that_nobody_came_back_for_goes_after_a_week(hub: PullHub, start: Start) -> None:
+def test_a_checkpoint_that_nobody_came_back_for_goes_after_a_week(hub: ScriptedPullHub, start: Start) -> None:
     hub.add(*sh('touch "$OSTLER_CHECKPOINT/epoch"; exit 1'))
     worker = start("--jobs", "1")
     assert worker.end()[0] == 0
@@ -191,7 +201,7 @@ def test_a_checkpoint_that_nobody_came_back_for_goes_after_a_week(hub: PullHub, 
 
 
 def test_heartbeats_tell_the_last_numbers_and_a_cancelled_task_dies_with_all_that_it_has_started(
-    hub: PullHub, start: Start, pids: Path
+    hub: ScriptedPullHub, start: Start, pids: Path
 ) -> None:
     stubborn = f"""sh -c 'trap "" TERM; sleep 1000; sleep 1000' & echo $! > {pids}/stubborn.pid"""
     hub.add(*sh(tree(pids, stubborn)))
@@ -203,7 +213,9 @@ def test_heartbeats_tell_the_last_numbers_and_a_cancelled_task_dies_with_all_tha
     assert all(is_gone(pid) for pid in pids_in(pids))
 
 
-def test_what_a_task_leaves_behind_is_gone_before_its_end_is_told(hub: PullHub, start: Start, pids: Path) -> None:
+def test_what_a_task_leaves_behind_is_gone_before_its_end_is_told(
+    hub: ScriptedPullHub, start: Start, pids: Path
+) -> None:
     hub.add(*sh(f"sleep 1000 & echo $! > {pids}/a.pid; setsid sleep 1000 & echo $! > {pids}/b.pid"))
     assert start("--once").end()[0] == 0
     assert hub.of("complete")
@@ -212,7 +224,7 @@ def test_what_a_task_leaves_behind_is_gone_before_its_end_is_told(hub: PullHub, 
 
 
 def test_a_task_that_the_hub_has_taken_back_is_killed_and_the_next_one_is_claimed(
-    hub: PullHub, start: Start, pids: Path
+    hub: ScriptedPullHub, start: Start, pids: Path
 ) -> None:
     hub.add(*sh(f"echo $$ > {pids}/main.pid; {READY}; sleep 1000"))
     start("--jobs", "2")
@@ -227,7 +239,7 @@ def test_a_task_that_the_hub_has_taken_back_is_killed_and_the_next_one_is_claime
 
 
 def test_a_worker_that_is_cut_off_kills_its_task_and_says_nothing_of_it_any_more(
-    hub: PullHub, start: Start, pids: Path
+    hub: ScriptedPullHub, start: Start, pids: Path
 ) -> None:
     hub.add(*sh(tree(pids)))
     start("--cut-off-seconds", "1")
@@ -240,7 +252,7 @@ def test_a_worker_that_is_cut_off_kills_its_task_and_says_nothing_of_it_any_more
     assert {one.word for one in hub.said[before:]} == {"claim"}
 
 
-def test_a_short_absence_of_the_hub_costs_nothing(hub: PullHub, start: Start) -> None:
+def test_a_short_absence_of_the_hub_costs_nothing(hub: ScriptedPullHub, start: Start) -> None:
     hub.failing = {"claim": 1, "heartbeat": 2, "complete": 1}
     hub.cut_after = [3000]
     hub.add(*sh('echo weights > "$OSTLER_OUT/model"'))
@@ -253,7 +265,9 @@ def test_a_short_absence_of_the_hub_costs_nothing(hub: PullHub, start: Start) ->
 # Leaving
 
 
-def test_after_sigterm_the_task_may_finish_and_nothing_more_is_claimed(hub: PullHub, start: Start, pids: Path) -> None:
+def test_after_sigterm_the_task_may_finish_and_nothing_more_is_claimed(
+    hub: ScriptedPullHub, start: Start, pids: Path
+) -> None:
     hub.add(*sh(f"{READY}; until test -e {pids}/go; do sleep 0.02; done"))
     hub.add("true", job_id="j2")
     worker = start()
@@ -269,7 +283,7 @@ def test_after_sigterm_the_task_may_finish_and_nothing_more_is_claimed(hub: Pull
 
 @pytest.mark.parametrize("drain", ["0.2", "600"])
 def test_a_task_that_does_not_end_in_time_is_handed_back_as_it_is_at_a_second_signal(
-    hub: PullHub, start: Start, pids: Path, drain: str
+    hub: ScriptedPullHub, start: Start, pids: Path, drain: str
 ) -> None:
     hub.add(*sh(tree(pids)))
     worker = start("--drain-seconds", drain)
@@ -285,14 +299,14 @@ def test_a_task_that_does_not_end_in_time_is_handed_back_as_it_is_at_a_second_si
     assert all(is_gone(pid) for pid in pids_in(pids))
 
 
-def test_an_idle_worker_leaves_at_once(hub: PullHub, start: Start) -> None:
+def test_an_idle_worker_leaves_at_once(hub: ScriptedPullHub, start: Start) -> None:
     worker = start("--poll", "1000")
     hub.wait(lambda: hub.of("claim", ""), "it asks")
     worker.process.send_signal(signal.SIGTERM)
     assert worker.end()[0] == 0
 
 
-def test_what_a_killed_worker_has_left_is_ended_by_the_next_one(hub: PullHub, start: Start, pids: Path) -> None:
+def test_what_a_killed_worker_has_left_is_ended_by_the_next_one(hub: ScriptedPullHub, start: Start, pids: Path) -> None:
     hub.add(*sh(tree(pids)))
     worker = start()
     hub.wait_for("heartbeat", progress={"ready": 1.0})
@@ -306,7 +320,7 @@ def test_what_a_killed_worker_has_left_is_ended_by_the_next_one(hub: PullHub, st
 # The command
 
 
-def test_once_says_by_its_exit_code_how_it_went(hub: PullHub, start: Start) -> None:
+def test_once_says_by_its_exit_code_how_it_went(hub: ScriptedPullHub, start: Start) -> None:
     hub.reason = "gbt: vram_free 2.0 GiB < 8.0 GiB"
     code, said = start("--once").end()
     assert code == 5
@@ -322,7 +336,7 @@ def test_once_says_by_its_exit_code_how_it_went(hub: PullHub, start: Start) -> N
     assert "'not-a-url' is not the address of a hub" in said
 
 
-def test_the_token_may_be_in_a_file_or_in_the_environment(hub: PullHub, start: Start, tmp_path: Path) -> None:
+def test_the_token_may_be_in_a_file_or_in_the_environment(hub: ScriptedPullHub, start: Start, tmp_path: Path) -> None:
     file = tmp_path / "token.txt"
     file.write_text("a-token\n")
     assert start("--once", token=f"@{file}").end()[0] == 5
@@ -331,7 +345,7 @@ def test_the_token_may_be_in_a_file_or_in_the_environment(hub: PullHub, start: S
     assert "/no/such/file" in said
 
 
-def test_two_workers_do_not_share_a_folder(hub: PullHub, start: Start) -> None:
+def test_two_workers_do_not_share_a_folder(hub: ScriptedPullHub, start: Start) -> None:
     start("--poll", "1000")
     hub.wait(lambda: hub.of("claim", ""), "it asks")
     code, said = start("--once").end()
@@ -340,7 +354,7 @@ def test_two_workers_do_not_share_a_folder(hub: PullHub, start: Start) -> None:
 
 
 def test_by_default_it_works_in_a_folder_of_its_own_below_the_state_or_the_temporary_files(
-    hub: PullHub, start: Start, tmp_path: Path
+    hub: ScriptedPullHub, start: Start, tmp_path: Path
 ) -> None:
     for options, expected in ((("--state-dir", f"{tmp_path}/state"), "state/workers/pi"), ((), "tmp/ostler-")):
         (tmp_path / "tmp").mkdir(exist_ok=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.e2e.paddock import until
+from tests.process_fleet import until
 from tests.runtime.tasks import WAIT_S, A, B, Ends, Signpost, processes_of, shell, supervisor_pid
 from tests.runtime.test_warm import Calls
 

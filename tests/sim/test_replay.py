@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.cli.yard import OSTLER
+from tests.process_fleet import OSTLER
 
 from ostler.domain.errors import BadInput
 from ostler.sim import jobs

@@ -17,10 +17,9 @@ from urllib.parse import quote
 
 import psutil
 import pytest
-from tests.cli.yard import OSTLER, until
-from tests.e2e.paddock import processes_with
+from tests.process_fleet import OSTLER, processes_with, until
 from tests.tls.papers import context_for
-from tests.tls.test_with_hub import SETTINGS, Done, TlsYard
+from tests.tls.test_with_hub import SETTINGS, Done, TlsFleet
 
 import ostler
 from ostler.domain.joining import read_invitation
@@ -43,7 +42,7 @@ WHERE_THEY_BELONG = {
 SHOWS_ALL = "cat /proc/self/environ | tr '\\0' '\\n'; tr '\\0' ' ' < /proc/$PPID/cmdline; sleep 600"
 
 
-class Coop(TlsYard):
+class Coop(TlsFleet):
     """A hub that was started with known secrets, a worker that joined it, and everything that anybody has seen."""
 
     def __init__(self, folder: Path) -> None:
@@ -85,13 +84,11 @@ class Coop(TlsYard):
 @pytest.fixture
 def coop(tmp_path: Path) -> Iterator[Coop]:
     found = Coop(tmp_path)
-    found.open()
     try:
+        found.start_hub()
         yield found
     finally:
-        assert found.hub is not None
-        found.hub.send_signal(signal.SIGTERM)
-        found.hub.wait(30)
+        found.close()
         for process in processes_with(str(tmp_path)):
             with contextlib.suppress(psutil.Error):
                 process.kill()
@@ -122,9 +119,9 @@ def everything_is_done(coop: Coop) -> str:
     runs_on = coop.submit("--", "sh", "-c", SHOWS_ALL)
     assert coop.do("run", "--token", f"@{file}", "--", "sh", "-c", "env; echo x > $OSTLER_OUT/y").returncode == 0
     assert coop.do("run", "--", "false", OSTLER_TOKEN=user).returncode == 1
-    with ostler.connect(coop.url, user, coop.state) as fleet:
-        assert fleet.submit(lambda: dict(os.environ)).result(timeout=60)
-        assert repr(fleet) + repr(fleet.hub) and list(fleet.map(str, range(3))) == ["0", "1", "2"]
+    with ostler.connect(coop.url, user, coop.state) as client:
+        assert client.submit(lambda: dict(os.environ)).result(timeout=60)
+        assert repr(client) + repr(client.hub) and list(client.map(str, range(3))) == ["0", "1", "2"]
     assert coop.do("token", "list", "--all").returncode == 0
     tokens = coop.json("token", "list")["tokens"]
     [of_user] = [one["id"] for one in tokens if one["user"] == "ann"]
@@ -189,7 +186,7 @@ def test_no_secret_is_found_where_it_does_not_belong(coop: Coop) -> None:
         [*command, "--slots", "4", "--drain-seconds", "0.5"], env=coop.environment | inherited, stderr=log, stdout=log
     )
     try:
-        until(lambda: "far" in coop.workers(), "the worker has registered", worker)
+        until(lambda: "far" in coop.workers(), "the worker has registered", process=worker)
         runs_on = everything_is_done(coop)
         places = dict(coop.seen)
         places["the running task's log"] = coop.fetch(f"/v1/jobs/{runs_on}/logs")

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.paddock import until
-from tests.e2e.twins import TAKES_OVER_S, Twins
+from tests.e2e.two_hub_fleet import TAKES_OVER_S, TwoHubFleet
 from tests.ledger.server import server
+from tests.process_fleet import until
 from tests.tls.papers import context_for
 
 import ostler
@@ -17,7 +17,7 @@ from ostler.client import Patience
 LONG = Patience(tries=100, first_pause_s=0.1, growth=1.0)
 
 
-class TlsTwins(Twins):
+class TlsTwoHubFleet(TwoHubFleet):
     def __init__(self, folder: Path, address: str) -> None:
         super().__init__(folder, address)
         self.urls = {name: url.replace("http:", "https:") for name, url in self.urls.items()}
@@ -28,8 +28,8 @@ class TlsTwins(Twins):
         self.state.mkdir()
         self.environment["OSTLER_TOKEN"] = f"@{self.store / 'join.token'}"
         self.token = (self.store / "admin.token").read_text().strip()
-        self.fleet = ostler.connect(self.url, self.token, self.state, patience=LONG, ca=str(self.store / "ca.pem"))
-        self.hub = self.fleet.hub
+        self.client = ostler.connect(self.url, self.token, self.state, patience=LONG, ca=str(self.store / "ca.pem"))
+        self.hub = self.client.hub
 
     def _ask(self, url: str, timeout_s: float, request: dict[str, Any]) -> tuple[int, dict[str, Any], Any]:
         if not (self.store / "ca.pem").exists():
@@ -43,8 +43,8 @@ class TlsTwins(Twins):
 
 
 @pytest.fixture
-def twins(tmp_path: Path) -> Iterator[TlsTwins]:
-    made = TlsTwins(tmp_path, server().new_database())
+def fleet(tmp_path: Path) -> Iterator[TlsTwoHubFleet]:
+    made = TlsTwoHubFleet(tmp_path, server().new_database())
     (tmp_path / "ostler.toml").touch()
     made.start_hub("a")
     made.await_role("a", "leader")
@@ -59,19 +59,19 @@ def twins(tmp_path: Path) -> Iterator[TlsTwins]:
         made.close()
 
 
-def test_who_knows_one_hub_knows_the_one_that_follows_it_and_so_do_replaced_tokens(twins: TlsTwins) -> None:
-    job = twins.hub.submit({"command": ["true"]})["id"]
-    assert twins.fleet.wait(job, timeout=30)["state"] == "succeeded"
-    twins.hub.rotate_token("admin")
-    twins.token = (twins.store / "admin.token").read_text().strip()
-    until(lambda: twins.get("b", "/v1/me")[0] == 200, "the standby takes the operator's new token")
+def test_who_knows_one_hub_knows_the_one_that_follows_it_and_so_do_replaced_tokens(fleet: TlsTwoHubFleet) -> None:
+    job = fleet.hub.submit({"command": ["true"]})["id"]
+    assert fleet.client.wait(job, timeout=30)["state"] == "succeeded"
+    fleet.hub.rotate_token("admin")
+    fleet.token = (fleet.store / "admin.token").read_text().strip()
+    until(lambda: fleet.get("b", "/v1/me")[0] == 200, "the standby takes the operator's new token")
     for name in "ab":
-        assert (twins.folder / f"hub-{name}" / "admin.token").read_text().strip() == twins.token
-    assert not (twins.folder / "hub-a" / "ca.key").exists() and (twins.store / "ca.key").exists()
-    twins.kill("a")
-    twins.await_role("b", "leader")
-    ca = str(twins.store / "ca.pem")
-    with ostler.connect(twins.url, twins.token, twins.state, patience=LONG, ca=ca) as fleet:
-        until(lambda: fleet.hub.worker("box")["status"] == "ready", "the worker has followed", TAKES_OVER_S)
-        job = fleet.hub.submit({"command": ["true"]})["id"]
-        assert fleet.wait(job, timeout=30)["state"] == "succeeded"
+        assert (fleet.folder / f"hub-{name}" / "admin.token").read_text().strip() == fleet.token
+    assert not (fleet.folder / "hub-a" / "ca.key").exists() and (fleet.store / "ca.key").exists()
+    fleet.kill("a")
+    fleet.await_role("b", "leader")
+    ca = str(fleet.store / "ca.pem")
+    with ostler.connect(fleet.url, fleet.token, fleet.state, patience=LONG, ca=ca) as client:
+        until(lambda: client.hub.worker("box")["status"] == "ready", "the worker has followed", TAKES_OVER_S)
+        job = client.hub.submit({"command": ["true"]})["id"]
+        assert client.wait(job, timeout=30)["state"] == "succeeded"

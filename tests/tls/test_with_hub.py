@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.cli.yard import OSTLER, Yard, until
 from tests.ports import free_port
+from tests.process_fleet import OSTLER, ProcessFleet, until
 from tests.pull.bare import PullWorker
 from tests.tls.papers import context_for, identity
 from tests.tls.test_trust import listening
@@ -32,7 +32,7 @@ cmd = ["{sys.executable}", "-S", "{MODEL}", "${{PORT}}"]
 """
 
 
-class TlsYard(Yard):
+class TlsFleet(ProcessFleet):
     """A hub that listens everywhere, and this machine's folder of it."""
 
     def __init__(self, folder: Path) -> None:
@@ -40,20 +40,10 @@ class TlsYard(Yard):
         self.url = f"https://127.0.0.1:{self.port}"
         self.gateway_port = free_port()
         self.environment["OSTLER_HUB"] = self.url
+        self.hub_options = ("--host", "0.0.0.0", "--tls", "auto", "--gateway-port", str(self.gateway_port))
+        self.said = folder / "hub.log"
         self.state.mkdir(mode=0o700)
         (self.state / "ostler.toml").write_text(SETTINGS)
-
-    def open(self) -> None:
-        self.said = self.folder / "hub.log"
-        options = ("--host", "0.0.0.0", "--tls", "auto", "--gateway-port", str(self.gateway_port))
-        arguments = ["hub", "--port", str(self.port), "--log-level", "warning", *options]
-        with self.said.open("wb") as log:
-            self.hub = subprocess.Popen([*OSTLER, *arguments], env=self.environment, stderr=log)
-        until(lambda: (self.state / "hub.url").exists(), "the hub listens", self.hub)
-
-    @property
-    def token(self) -> str:
-        return (self.state / "admin.token").read_text().strip()
 
     @property
     def fingerprint(self) -> str:
@@ -73,22 +63,22 @@ class TlsYard(Yard):
 
 
 @pytest.fixture(scope="module")
-def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsYard]:
-    found = TlsYard(tmp_path_factory.mktemp("tls"))
-    found.open()
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsFleet]:
+    found = TlsFleet(tmp_path_factory.mktemp("tls"))
     try:
+        found.start_hub()
         yield found
     finally:
-        found.kill_hub()
+        found.close()
 
 
 class Elsewhere:
     """Another machine: nothing of the hub's is in its folders."""
 
-    def __init__(self, folder: Path, yard: TlsYard) -> None:
+    def __init__(self, folder: Path, fleet: TlsFleet) -> None:
         self.folder = folder
         self.state = folder / "state"
-        self.yard = yard
+        self.fleet = fleet
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "XDG_"))}
         self.environment = kept | {
             "HOME": str(folder),
@@ -103,7 +93,7 @@ class Elsewhere:
         )
 
     def join(self, token: str, *more: str, url: str = "") -> Done:
-        return self.ostler("join", url or self.yard.url, token, "--user", "--name", "far", *more)
+        return self.ostler("join", url or self.fleet.url, token, "--user", "--name", "far", *more)
 
     @property
     def kept(self) -> Path:
@@ -114,53 +104,53 @@ class Elsewhere:
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path, yard: TlsYard) -> Elsewhere:
-    return Elsewhere(tmp_path, yard)
+def elsewhere(tmp_path: Path, fleet: TlsFleet) -> Elsewhere:
+    return Elsewhere(tmp_path, fleet)
 
 
 # Who it is
 
 
-def test_a_hub_says_what_it_opens_and_by_what_it_is_known(yard: TlsYard) -> None:
-    said = yard.said.read_text()
-    assert f"every address of this machine, port {yard.port}" in said and str(yard.gateway_port) in said
-    assert f"sha256:{yard.fingerprint}" in said
-    assert (yard.state / "hub.url").read_text().strip() == yard.url, "as this machine reaches it"
+def test_a_hub_says_what_it_opens_and_by_what_it_is_known(fleet: TlsFleet) -> None:
+    said = fleet.said.read_text()
+    assert f"every address of this machine, port {fleet.port}" in said and str(fleet.gateway_port) in said
+    assert f"sha256:{fleet.fingerprint}" in said
+    assert (fleet.state / "hub.url").read_text().strip() == fleet.url, "as this machine reaches it"
 
 
-def test_on_its_own_machine_a_hub_is_known_without_being_told(yard: TlsYard) -> None:
-    assert yard.run("workers").returncode == 0
-    assert yard.run("doctor").returncode == 0
-    with ostler.connect(yard.url, yard.token, yard.state) as fleet:
-        assert fleet.hub.health()["status"] == "ok"
+def test_on_its_own_machine_a_hub_is_known_without_being_told(fleet: TlsFleet) -> None:
+    assert fleet.run("workers").returncode == 0
+    assert fleet.run("doctor").returncode == 0
+    with ostler.connect(fleet.url, fleet.token, fleet.state) as client:
+        assert client.hub.health()["status"] == "ok"
 
 
-def test_by_its_name_and_its_addresses_too(yard: TlsYard) -> None:
+def test_by_its_name_and_its_addresses_too(fleet: TlsFleet) -> None:
     for name in ("localhost", socket.gethostname()):
         try:
-            socket.create_connection((name, yard.port), 5).close()
+            socket.create_connection((name, fleet.port), 5).close()
         except OSError:
             continue  # what this machine calls itself leads nowhere here
-        with ostler.connect(f"https://{name}:{yard.port}", yard.token, yard.state) as fleet:
-            assert fleet.hub.health()["status"] == "ok"
+        with ostler.connect(f"https://{name}:{fleet.port}", fleet.token, fleet.state) as client:
+            assert client.hub.health()["status"] == "ok"
 
 
 def test_elsewhere_it_is_not_trusted_until_somebody_says_by_what_to_know_it(
-    yard: TlsYard, elsewhere: Elsewhere
+    fleet: TlsFleet, elsewhere: Elsewhere
 ) -> None:
-    known = {"OSTLER_HUB": yard.url, "OSTLER_TOKEN": yard.token}
+    known = {"OSTLER_HUB": fleet.url, "OSTLER_TOKEN": fleet.token}
     stranger = elsewhere.ostler("workers", **known)
     assert stranger.returncode == 3
     assert "is not trusted" in stranger.stderr and "--ca" in stranger.stderr
-    pin = f"sha256:{yard.fingerprint}"
-    for told in ({"OSTLER_CA": pin}, {"OSTLER_CA": str(yard.state / "ca.pem")}):
+    pin = f"sha256:{fleet.fingerprint}"
+    for told in ({"OSTLER_CA": pin}, {"OSTLER_CA": str(fleet.state / "ca.pem")}):
         done = elsewhere.ostler("workers", **known, **told)
         assert done.returncode == 0, done.stderr
     assert elsewhere.ostler("workers", "--ca", pin, **known).returncode == 0
     another = elsewhere.ostler("workers", "--ca", f"sha256:{'0' * 64}", **known)
     assert another.returncode == 3 and "another hub, or somebody in between" in another.stderr
-    with ostler.connect(yard.url, yard.token, elsewhere.state, ca=pin) as fleet:
-        assert fleet.hub.health()["status"] == "ok"
+    with ostler.connect(fleet.url, fleet.token, elsewhere.state, ca=pin) as client:
+        assert client.hub.health()["status"] == "ok"
 
 
 @pytest.mark.parametrize("command", [("hub",), ("up",), ("hub", "--install", "--dry-run")])
@@ -178,18 +168,18 @@ def test_other_machines_are_not_let_in_without_tls(tmp_path: Path, command: tupl
     assert not (tmp_path / "state").exists()
 
 
-def test_a_token_on_the_command_line_is_warned_of(yard: TlsYard) -> None:
-    done = yard.run("workers", "--token", yard.token)
+def test_a_token_on_the_command_line_is_warned_of(fleet: TlsFleet) -> None:
+    done = fleet.run("workers", "--token", fleet.token)
     assert done.returncode == 0 and "@FILE" in done.stderr
-    quiet = yard.run("workers", "--token", f"@{yard.state / 'admin.token'}")
+    quiet = fleet.run("workers", "--token", f"@{fleet.state / 'admin.token'}")
     assert quiet.returncode == 0 and quiet.stderr == ""
 
 
 # Joining
 
 
-def test_a_machine_that_meets_another_hub_tells_it_nothing(yard: TlsYard, elsewhere: Elsewhere) -> None:
-    token = yard.invitation()
+def test_a_machine_that_meets_another_hub_tells_it_nothing(fleet: TlsFleet, elsewhere: Elsewhere) -> None:
+    token = fleet.invitation()
     with listening(identity(elsewhere.folder / "theirs")) as other:
         done = elsewhere.join(token, url=f"https://127.0.0.1:{other.port}")
         assert done.returncode == 1
@@ -198,39 +188,39 @@ def test_a_machine_that_meets_another_hub_tells_it_nothing(yard: TlsYard, elsewh
     assert not elsewhere.kept.exists()
     forged = invitation("0" * 64, read_invitation(token)[1])
     assert elsewhere.join(forged).returncode == 1
-    plain = elsewhere.join(token, url=yard.url.replace("https", "http"))
+    plain = elsewhere.join(token, url=fleet.url.replace("https", "http"))
     assert plain.returncode == 2 and "https://" in plain.stderr
     assert elsewhere.join(token).returncode == 0, "nobody has spent it"
 
 
-def test_a_machine_joins_by_the_fingerprint_in_its_token_and_works(yard: TlsYard, elsewhere: Elsewhere) -> None:
-    token = yard.invitation()
+def test_a_machine_joins_by_the_fingerprint_in_its_token_and_works(fleet: TlsFleet, elsewhere: Elsewhere) -> None:
+    token = fleet.invitation()
     done = elsewhere.join(token)
     assert done.returncode == 0, done.stdout + done.stderr
     secret = read_invitation(token)[1]
     for path in elsewhere.files():
         assert secret.encode() not in path.read_bytes(), path
-    assert (elsewhere.kept / "hub-ca.pem").read_bytes() == (yard.state / "ca.pem").read_bytes()
+    assert (elsewhere.kept / "hub-ca.pem").read_bytes() == (fleet.state / "ca.pem").read_bytes()
     assert stat.S_IMODE((elsewhere.kept / "enrolled.token").stat().st_mode) == 0o600
     command = shlex.split(done.stdout.splitlines()[-1])
     assert command[command.index("--ca") + 1] == str(elsewhere.kept / "hub-ca.pem")
-    spent = elsewhere.ostler("join", yard.url, token, "--user", "--name", "late")
+    spent = elsewhere.ostler("join", fleet.url, token, "--user", "--name", "late")
     assert spent.returncode == 1 and "has been used" in spent.stdout
     with (elsewhere.folder / "worker.log").open("wb") as log:
         worker = subprocess.Popen([*command, "--slots", "2"], env=elsewhere.environment, stderr=log)
     try:
-        until(lambda: "far" in yard.workers(), "the worker has registered", worker)
-        _works(yard)
-        _gets_another_token(yard, elsewhere)
+        until(lambda: "far" in fleet.workers(), "the worker has registered", process=worker)
+        _works(fleet)
+        _gets_another_token(fleet, elsewhere)
     finally:
         worker.send_signal(signal.SIGTERM)
         assert worker.wait(30) == 0
-    _knows_its_new_token(yard, elsewhere, command)
+    _knows_its_new_token(fleet, elsewhere, command)
 
 
-def _works(yard: TlsYard) -> None:
+def _works(fleet: TlsFleet) -> None:
     """A command with its log and its artifact, a function that talks to the hub, a service, a model."""
-    done = yard.run("run", "--", "sh", "-c", "echo out > $OSTLER_OUT/file; echo said", timeout=60)
+    done = fleet.run("run", "--", "sh", "-c", "echo out > $OSTLER_OUT/file; echo said", timeout=60)
     assert done.returncode == 0 and "said" in done.stdout, done.stderr
 
     def from_within() -> str:
@@ -238,60 +228,61 @@ def _works(yard: TlsYard) -> None:
 
         import ostler as ours
 
-        with ours.connect(token="nobody") as fleet:
-            return str(fleet.hub.health()["status"]) + str(system.environ["OSTLER_HUB"].startswith("https:"))
+        with ours.connect(token="nobody") as client:
+            return str(client.hub.health()["status"]) + str(system.environ["OSTLER_HUB"].startswith("https:"))
 
-    with ostler.connect(yard.url, yard.token, yard.state) as fleet:
-        assert fleet.submit(from_within).result(timeout=60) == "okTrue"
+    with ostler.connect(fleet.url, fleet.token, fleet.state) as client:
+        assert client.submit(from_within).result(timeout=60) == "okTrue"
     served = [sys.executable, "-S", str(MODEL), "$OSTLER_PORT"]
     shell = " ".join(served)
-    yard.submit("--service", "--name", "web", "--", "sh", "-c", shell)
-    assert b"over TLS" in yard.fetch("/services/web/")
-    said = yard.fetch("/v1/chat/completions", yard.gateway_port, model="tiny", messages=[])
+    fleet.submit("--service", "--name", "web", "--", "sh", "-c", shell)
+    assert b"over TLS" in fleet.fetch("/services/web/")
+    said = fleet.fetch("/v1/chat/completions", fleet.gateway_port, model="tiny", messages=[])
     assert b"over TLS" in said
-    assert b"over TLS" in yard.fetch("/v1/models/chat", model="tiny", messages=[]), "the hub reaches its own gateway"
+    assert b"over TLS" in fleet.fetch("/v1/models/chat", model="tiny", messages=[]), "the hub reaches its own gateway"
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"https://127.0.0.1:{yard.gateway_port}/v1/models", timeout=10)
+        urllib.request.urlopen(f"https://127.0.0.1:{fleet.gateway_port}/v1/models", timeout=10)
 
 
-def _gets_another_token(yard: TlsYard, elsewhere: Elsewhere) -> None:
-    [known] = [one for one in yard.json("token", "list")["tokens"] if one["user"] == "far"]
-    done = yard.run("token", "rotate", known["id"])
+def _gets_another_token(fleet: TlsFleet, elsewhere: Elsewhere) -> None:
+    [known] = [one for one in fleet.json("token", "list")["tokens"] if one["user"] == "far"]
+    done = fleet.run("token", "rotate", known["id"])
     assert done.returncode == 0, done.stdout + done.stderr
     new = (elsewhere.kept / "worker.token").read_text().split()[0]
     assert new not in done.stdout + done.stderr and new != (elsewhere.kept / "enrolled.token").read_text().strip()
     assert stat.S_IMODE((elsewhere.kept / "worker.token").stat().st_mode) == 0o600
-    ids = {one["id"]: one["expires_at"] for one in yard.json("token", "list")["tokens"] if one["user"] == "far"}
+    ids = {one["id"]: one["expires_at"] for one in fleet.json("token", "list")["tokens"] if one["user"] == "far"}
     assert len(ids) == 2 and ids[known["id"]] is not None, "the old one is on its way out"
-    assert yard.run("token", "revoke", known["id"]).returncode == 0
-    assert yard.run("run", "--", "echo", "still here", timeout=60).returncode == 0
+    assert fleet.run("token", "revoke", known["id"]).returncode == 0
+    assert fleet.run("run", "--", "echo", "still here", timeout=60).returncode == 0
 
 
-def _knows_its_new_token(yard: TlsYard, elsewhere: Elsewhere, command: list[str]) -> None:
+def _knows_its_new_token(fleet: TlsFleet, elsewhere: Elsewhere, command: list[str]) -> None:
     with (elsewhere.folder / "again.log").open("wb") as log:
         worker = subprocess.Popen([*command, "--slots", "2"], env=elsewhere.environment, stderr=log)
     try:
-        until(lambda: "far" in yard.workers(), "the worker is back", worker)
+        until(lambda: "far" in fleet.workers(), "the worker is back", process=worker)
     finally:
         worker.send_signal(signal.SIGTERM)
         worker.wait(30)
     assert elsewhere.ostler("leave").returncode == 0
-    assert not [one for one in yard.json("token", "list")["tokens"] if one["user"] == "far"]
+    assert not [one for one in fleet.json("token", "list")["tokens"] if one["user"] == "far"]
     assert not (elsewhere.kept / "worker.token").exists() and not (elsewhere.kept / "hub-ca.pem").exists()
 
 
-def test_a_machine_that_only_asks_over_http_knows_the_hub_too(yard: TlsYard, tmp_path: Path) -> None:
-    token = str(yard.json("token", "create", "--role", "worker", "--user", "pi")["token"])
-    stranger = PullWorker(tmp_path, yard.url, "--once", token=token)
+def test_a_machine_that_only_asks_over_http_knows_the_hub_too(fleet: TlsFleet, tmp_path: Path) -> None:
+    token = str(fleet.json("token", "create", "--role", "worker", "--user", "pi")["token"])
+    stranger = PullWorker(tmp_path, fleet.url, "--once", token=token)
     code, said = stranger.end()
     assert code == 3 and "CERTIFICATE_VERIFY_FAILED" in said
-    known = PullWorker(tmp_path, yard.url, "--once", "--ca", str(yard.state / "ca.pem"), token=token)
+    known = PullWorker(tmp_path, fleet.url, "--once", "--ca", str(fleet.state / "ca.pem"), token=token)
     code, said = known.end()
     assert code == 5, said
 
 
-def test_the_operators_file_is_replaced_and_commands_here_go_on(yard: TlsYard) -> None:
-    old = yard.token
-    assert yard.run("token", "rotate", "admin").returncode == 0
-    assert yard.token != old
-    assert yard.run("workers").returncode == 0
+def test_the_operators_file_is_replaced_and_commands_here_go_on(fleet: TlsFleet) -> None:
+    old = fleet.token
+    assert fleet.run("token", "rotate", "admin").returncode == 0
+    fleet.token = (fleet.state / "admin.token").read_text().strip()
+    assert fleet.token != old
+    assert fleet.run("workers").returncode == 0

@@ -22,7 +22,7 @@ from ostler.worker.launching import Place
 from ostler.worker.state import State
 
 
-class Worker:
+class RunningWorker:
     """A whole worker inside the test's own loop: real sockets, a real supervisor, real processes."""
 
     def __init__(self, agent: Agent, connection: Connection, runtime: ProcessRuntime, credentials: Credentials) -> None:
@@ -35,7 +35,7 @@ class Worker:
 
 
 @asynccontextmanager
-async def working(
+async def running_worker(
     hub: str,
     folder: Path,
     *,
@@ -45,7 +45,7 @@ async def working(
     snapshot_bytes: int = 1024**3,
     gpus: Gpus | None = None,
     **state: Any,
-) -> AsyncIterator[Worker]:
+) -> AsyncIterator[RunningWorker]:
     os.makedirs(folder, exist_ok=True)
     credentials, hubs = Credentials(folder, hub, TOKEN), Addresses(hub)
     runtime = ProcessRuntime(folder)
@@ -77,7 +77,7 @@ async def working(
             silence_s=silence_s,
         )
         agent.speak_through(connection.send)
-        worker = Worker(agent, connection, runtime, credentials)
+        worker = RunningWorker(agent, connection, runtime, credentials)
         await agent.open()
         tasks = [asyncio.create_task(part) for part in (agent.run(), connection.run(), agent.watch_ends())]
         worker.work, worker.connecting = tasks[0], tasks[1]
@@ -109,9 +109,9 @@ async def hub() -> AsyncIterator[ScriptedHub]:
 
 
 @pytest.fixture
-async def worker(hub: ScriptedHub, tmp_path: Path) -> AsyncIterator[Worker]:
+async def worker(hub: ScriptedHub, tmp_path: Path) -> AsyncIterator[RunningWorker]:
     async with AsyncExitStack() as stack:
-        found = await stack.enter_async_context(working(hub.url, tmp_path / "w1"))
+        found = await stack.enter_async_context(running_worker(hub.url, tmp_path / "w1"))
         await hub.next("register")
         await hub.next("ready_for_work")
         yield found

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.worker.archives import archive, entry, folder
-from tests.worker.conftest import Worker, eventually, working
+from tests.worker.conftest import RunningWorker, eventually, running_worker
 from tests.worker.scripted_hub import ScriptedHub
 from tests.worker.test_outputs import files
 
@@ -51,7 +51,7 @@ async def test_a_checkpoint_is_brought_while_the_task_runs_and_again_when_it_cha
     hub: ScriptedHub, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    async with working(hub.url, tmp_path / "w1", heartbeat_s=0.1):
+    async with running_worker(hub.url, tmp_path / "w1", heartbeat_s=0.1):
         await hub.next("ready_for_work")
         script = f"cd $OSTLER_CHECKPOINT; echo 1 > step; {WAITS.format(gate=gate)}; echo 2 > step; sleep 600"
         await hub.assign("a1", "sh", "-c", script)
@@ -77,7 +77,7 @@ async def test_a_checkpoint_that_is_being_written_is_left_alone(
         echo end >> $OSTLER_CHECKPOINT/steps
         sleep 600
     """
-    async with working(hub.url, tmp_path / "w1", heartbeat_s=0.1):
+    async with running_worker(hub.url, tmp_path / "w1", heartbeat_s=0.1):
         await hub.next("ready_for_work")
         await hub.assign("a1", "sh", "-c", script)
         await eventually(lambda: steps.exists() and steps.read_text().count("\n") > 60)
@@ -93,7 +93,7 @@ async def test_a_checkpoint_that_is_being_written_is_left_alone(
     ("end", "state"), [("exit 3", "failed"), ("kill -KILL $$", "failed")], ids=["by its exit code", "by a signal"]
 )
 async def test_what_a_failed_task_left_is_with_the_hub_before_its_result(
-    hub: ScriptedHub, worker: Worker, end: str, state: str
+    hub: ScriptedHub, worker: RunningWorker, end: str, state: str
 ) -> None:
     result = await run(hub, f"echo 7 > $OSTLER_CHECKPOINT/step; {end}")
     assert result["state"] == state
@@ -101,7 +101,7 @@ async def test_what_a_failed_task_left_is_with_the_hub_before_its_result(
 
 
 async def test_what_a_drained_task_left_is_with_the_hub_before_its_result(hub: ScriptedHub, tmp_path: Path) -> None:
-    async with working(hub.url, tmp_path / "w1", drain_s=0.01) as worker:
+    async with running_worker(hub.url, tmp_path / "w1", drain_s=0.01) as worker:
         await hub.next("ready_for_work")
         written = tmp_path / "w1/checkpoints/job/step"
         await hub.assign("a1", "sh", "-c", "echo 7 > $OSTLER_CHECKPOINT/step; sleep 600", id="job")
@@ -112,7 +112,7 @@ async def test_what_a_drained_task_left_is_with_the_hub_before_its_result(hub: S
         assert files(hub.checkpoints[result["checkpoint_id"]]) == {"step": b"7\n"}
 
 
-async def test_after_a_success_the_folder_goes(hub: ScriptedHub, worker: Worker, tmp_path: Path) -> None:
+async def test_after_a_success_the_folder_goes(hub: ScriptedHub, worker: RunningWorker, tmp_path: Path) -> None:
     result = await run(hub, "echo 7 > $OSTLER_CHECKPOINT/step")
     assert "checkpoint_id" not in result
     assert hub.transfers == []
@@ -120,7 +120,7 @@ async def test_after_a_success_the_folder_goes(hub: ScriptedHub, worker: Worker,
 
 
 async def test_a_checkpoint_of_another_worker_takes_the_place_of_what_was_here(
-    hub: ScriptedHub, worker: Worker, tmp_path: Path
+    hub: ScriptedHub, worker: RunningWorker, tmp_path: Path
 ) -> None:
     await run(hub, "echo old > $OSTLER_CHECKPOINT/mine; exit 1", "a1")
     sha = store(hub, archive(folder("deep"), entry("deep/step", b"8")))
@@ -132,7 +132,7 @@ async def test_a_checkpoint_of_another_worker_takes_the_place_of_what_was_here(
     assert [path.name for path in (tmp_path / "w1/checkpoints").iterdir()] == ["job"]
 
 
-async def test_a_checkpoint_that_this_worker_brought_is_not_fetched(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_checkpoint_that_this_worker_brought_is_not_fetched(hub: ScriptedHub, worker: RunningWorker) -> None:
     first = await run(hub, "echo 1 > $OSTLER_CHECKPOINT/step; exit 1", "a1")
     known = {"checkpoint": first["checkpoint_id"], "checkpoint_by": "w1"}
     second = await run(hub, "cat $OSTLER_CHECKPOINT/step; exit 1", "a2", **known)
@@ -141,7 +141,7 @@ async def test_a_checkpoint_that_this_worker_brought_is_not_fetched(hub: Scripte
     assert "checkpoint_id" not in second
 
 
-async def test_a_checkpoint_that_this_worker_has_lost_is_fetched(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_checkpoint_that_this_worker_has_lost_is_fetched(hub: ScriptedHub, worker: RunningWorker) -> None:
     sha = store(hub, archive(entry("step", b"8")))
     await run(hub, "cat $OSTLER_CHECKPOINT/step", checkpoint=sha, checkpoint_by="w1")
     assert hub.logs["job", "a1"] == b"8"
@@ -155,7 +155,7 @@ HOSTILE = archive(entry("../../outside", b"1"))
 )
 async def test_a_task_starts_without_a_checkpoint_that_cannot_be_had(
     hub: ScriptedHub,
-    worker: Worker,
+    worker: RunningWorker,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     data: bytes | None,
@@ -170,13 +170,13 @@ async def test_a_task_starts_without_a_checkpoint_that_cannot_be_had(
     assert "outside" not in {name for _, _, names in os.walk(tmp_path) for name in names}
 
 
-async def test_a_checkpoint_with_an_impossible_name_is_refused(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_checkpoint_with_an_impossible_name_is_refused(hub: ScriptedHub, worker: RunningWorker) -> None:
     result = await run(hub, "true", checkpoint="../../etc/passwd")
     assert (result["state"], "cannot be the id of a checkpoint" in result["error"]) == ("failed", True)
 
 
 async def test_a_result_does_not_wait_for_ever_for_its_checkpoint(
-    hub: ScriptedHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    hub: ScriptedHub, worker: RunningWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ostler.worker.endings.COLLECT_TRIES", 2)
     hub.checkpoint_status = 503
@@ -189,7 +189,7 @@ async def test_a_result_does_not_wait_for_ever_for_its_checkpoint(
 @pytest.mark.usefixtures("looks_often")
 async def test_a_checkpoint_that_the_hub_refuses_is_not_brought_again(hub: ScriptedHub, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    async with working(hub.url, tmp_path / "w1", heartbeat_s=0.1):
+    async with running_worker(hub.url, tmp_path / "w1", heartbeat_s=0.1):
         await hub.next("ready_for_work")
         hub.checkpoint_status = 413
         script = f"echo 1 > $OSTLER_CHECKPOINT/step; {WAITS.format(gate=gate)}; exit 3"
@@ -205,7 +205,7 @@ async def test_a_checkpoint_that_the_hub_refuses_is_not_brought_again(hub: Scrip
 @pytest.mark.parametrize("script", ["head -c 5000 /dev/zero > big", "ln -s /etc etc; echo 1 > step"])
 async def test_a_checkpoint_that_cannot_travel_stays_and_says_so(
     hub: ScriptedHub,
-    worker: Worker,
+    worker: RunningWorker,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     script: str,
@@ -218,7 +218,9 @@ async def test_a_checkpoint_that_cannot_travel_stays_and_says_so(
     assert (await run(hub, "ls $OSTLER_CHECKPOINT/*", "a2"))["state"] == "succeeded"
 
 
-async def test_an_attempt_that_was_called_off_before_its_start_brings_nothing(hub: ScriptedHub, worker: Worker) -> None:
+async def test_an_attempt_that_was_called_off_before_its_start_brings_nothing(
+    hub: ScriptedHub, worker: RunningWorker
+) -> None:
     await run(hub, "echo old > $OSTLER_CHECKPOINT/step; exit 1", "a1")
     hub.broken_blobs.add("0" * 64)
     await hub.assign("a2", "true", id="job", checkpoint="f" * 64, snapshot_id="0" * 64)
@@ -231,13 +233,13 @@ async def test_an_attempt_that_was_called_off_before_its_start_brings_nothing(hu
 
 async def test_a_worker_that_starts_again_brings_what_its_tasks_have_left(hub: ScriptedHub, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    async with working(hub.url, tmp_path / "w1") as first:
+    async with running_worker(hub.url, tmp_path / "w1") as first:
         await hub.next("ready_for_work")
         script = f"echo 1 > $OSTLER_CHECKPOINT/step; {WAITS.format(gate=gate)}; exit 3"
         await hub.assign("a1", "sh", "-c", script, id="job")
         await hub.next("job_accepted")
         await first.runtime.close(stop_tasks=False)
     gate.touch()
-    async with working(hub.url, tmp_path / "w1"):
+    async with running_worker(hub.url, tmp_path / "w1"):
         result = await hub.next("job_result")
     assert files(hub.checkpoints[result["checkpoint_id"]]) == {"step": b"1\n"}

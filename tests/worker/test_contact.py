@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.worker.conftest import working
+from tests.worker.conftest import running_worker
 from tests.worker.scripted_hub import ScriptedHub
 
 LATE_S = 0.1
@@ -15,7 +15,7 @@ STOOD_STILL_S = 100.0
 
 async def test_contact_counts_from_when_the_answered_heartbeat_was_sent(hub: ScriptedHub, tmp_path: Path) -> None:
     hub.acknowledges.discard("heartbeat")
-    async with working(hub.url, tmp_path / "w1", heartbeat_s=1.0) as worker:
+    async with running_worker(hub.url, tmp_path / "w1", heartbeat_s=1.0) as worker:
         ages: list[float] = []
         renew = worker.runtime.renew
 
@@ -43,7 +43,7 @@ async def test_an_order_that_lay_unread_while_the_worker_stood_still_is_not_carr
     monkeypatch.setattr(
         time, "clock_gettime", lambda clock: of_the_kernel(clock) - STOOD_STILL_S * (clock == time.CLOCK_BOOTTIME)
     )
-    async with working(hub.url, tmp_path / "w1", heartbeat_s=600.0) as worker:
+    async with running_worker(hub.url, tmp_path / "w1", heartbeat_s=600.0) as worker:
         await hub.next("ready_for_work")
         monkeypatch.undo()
         await hub.assign("a1", "sleep", "600", on_lost_contact="stop")

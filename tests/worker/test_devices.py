@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
-from tests.worker.conftest import Worker, eventually, working
+from tests.worker.conftest import RunningWorker, eventually, running_worker
 from tests.worker.scripted_hub import ScriptedHub
 from tests.worker.test_core import do, ended, order, sent, worker
 
@@ -292,8 +292,8 @@ class Scripted:
 
 
 @asynccontextmanager
-async def with_gpu(hub: ScriptedHub, folder: Path, reader: Scripted, release_s: float) -> AsyncIterator[Worker]:
-    async with working(hub.url, folder, capabilities=TWO, gpus=Gpus(reader, release_s=release_s)) as found:
+async def with_gpu(hub: ScriptedHub, folder: Path, reader: Scripted, release_s: float) -> AsyncIterator[RunningWorker]:
+    async with running_worker(hub.url, folder, capabilities=TWO, gpus=Gpus(reader, release_s=release_s)) as found:
         await hub.next("ready_for_work")
         yield found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
-from tests.worker.conftest import Worker, working
+from tests.worker.conftest import RunningWorker, running_worker
 from tests.worker.scripted_hub import ScriptedHub, assignment
 
 COMMAND = ("{python}", "-m", "ostler.task.call")
@@ -22,7 +22,7 @@ def value(result: dict[str, Any]) -> Any:
     return pickle.loads(base64.b64decode(result["result"]))
 
 
-async def test_a_functions_value_comes_with_its_result(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_functions_value_comes_with_its_result(hub: ScriptedHub, worker: RunningWorker) -> None:
     await hub.assign("a1", *COMMAND, metadata=inline(("call", lambda a: a + 1, (41,), {})))
     result = await hub.next("job_result")
     assert result["state"] == "succeeded"
@@ -30,7 +30,9 @@ async def test_a_functions_value_comes_with_its_result(hub: ScriptedHub, worker:
     assert hub.requests == []
 
 
-async def test_a_functions_exception_comes_with_its_result_and_in_the_log(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_functions_exception_comes_with_its_result_and_in_the_log(
+    hub: ScriptedHub, worker: RunningWorker
+) -> None:
     await hub.assign("a1", *COMMAND, metadata=inline(("call", lambda: 1 / 0, (), {})))
     result = await hub.next("job_result")
     assert (result["state"], result["exit_code"]) == ("failed", 1)
@@ -39,7 +41,9 @@ async def test_a_functions_exception_comes_with_its_result_and_in_the_log(hub: S
     assert hub.logs["job-a1", "a1"].decode() == text
 
 
-async def test_a_map_takes_its_payload_from_the_hub_once_for_all_its_tasks(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_map_takes_its_payload_from_the_hub_once_for_all_its_tasks(
+    hub: ScriptedHub, worker: RunningWorker
+) -> None:
     data = cloudpickle.dumps(("map", lambda n: n * n, [(n,) for n in range(4)]))
     sha = hashlib.sha256(data).hexdigest()
     hub.blobs[sha] = data
@@ -56,7 +60,7 @@ async def test_a_map_takes_its_payload_from_the_hub_once_for_all_its_tasks(hub: 
     assert hub.requests == [f"/v1/snapshots/{sha}"]
 
 
-async def test_a_payload_that_the_hub_does_not_have_fails_the_task(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_payload_that_the_hub_does_not_have_fails_the_task(hub: ScriptedHub, worker: RunningWorker) -> None:
     await hub.assign("a1", *COMMAND, metadata={"ostler.call": {"blob": "0" * 64}})
     result = await hub.next("job_result")
     assert result["state"] == "failed"
@@ -64,7 +68,7 @@ async def test_a_payload_that_the_hub_does_not_have_fails_the_task(hub: Scripted
 
 
 async def test_one_behind_another_whose_payload_is_not_there_waits_for_the_one_that_runs(
-    hub: ScriptedHub, worker: Worker, tmp_path: Path
+    hub: ScriptedHub, worker: RunningWorker, tmp_path: Path
 ) -> None:
     over = tmp_path / "over"
     await hub.assign("a1", "sh", "-c", f"until [ -e {over} ]; do sleep 0.02; done")
@@ -80,7 +84,7 @@ async def test_one_behind_another_whose_payload_is_not_there_waits_for_the_one_t
 
 
 async def test_a_task_can_be_cancelled_while_its_payload_is_fetched(hub: ScriptedHub, tmp_path: Path) -> None:
-    async with working(hub.url, tmp_path / "w1") as worker:
+    async with running_worker(hub.url, tmp_path / "w1") as worker:
         await hub.next("register")
         sha = "0" * 64
         hub.broken_blobs.add(sha)  # the worker keeps asking: a hub may be broken for a while
@@ -92,7 +96,7 @@ async def test_a_task_can_be_cancelled_while_its_payload_is_fetched(hub: Scripte
         assert not worker.agent._starts._preparing
 
 
-async def test_a_large_value_goes_to_the_hub_as_a_blob(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_large_value_goes_to_the_hub_as_a_blob(hub: ScriptedHub, worker: RunningWorker) -> None:
     await hub.assign("a1", *COMMAND, metadata=inline(("call", lambda: b"x" * 300_000, (), {})))
     result = await hub.next("job_result")
     assert "result" not in result
@@ -100,7 +104,7 @@ async def test_a_large_value_goes_to_the_hub_as_a_blob(hub: ScriptedHub, worker:
 
 
 async def test_the_largest_value_that_travels_with_the_result_fits_the_protocol(
-    hub: ScriptedHub, worker: Worker
+    hub: ScriptedHub, worker: RunningWorker
 ) -> None:
     spare = len(cloudpickle.dumps(("value", b"x" * 40_000))) - 40_000
     await hub.assign("a1", *COMMAND, metadata=inline(("call", lambda n: b"x" * n, (48 * 1024 - spare,), {})))
@@ -108,7 +112,7 @@ async def test_the_largest_value_that_travels_with_the_result_fits_the_protocol(
     assert len(result["result"]) == 64 * 1024
 
 
-async def test_a_function_runs_in_the_workers_own_interpreter(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_function_runs_in_the_workers_own_interpreter(hub: ScriptedHub, worker: RunningWorker) -> None:
     def executable() -> str:
         import sys
 
@@ -118,7 +122,7 @@ async def test_a_function_runs_in_the_workers_own_interpreter(hub: ScriptedHub, 
     assert value(await hub.next("job_result")) == ("value", sys.executable)
 
 
-async def test_a_payload_that_cannot_be_read_fails_the_task(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_payload_that_cannot_be_read_fails_the_task(hub: ScriptedHub, worker: RunningWorker) -> None:
     await hub.assign("a1", *COMMAND, metadata={"ostler.call": {"inline": "!!"}})
     result = await hub.next("job_result")
     assert result["state"] == "failed"

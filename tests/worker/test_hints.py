@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worker.conftest import Worker, eventually
+from tests.worker.conftest import RunningWorker, eventually
 from tests.worker.scripted_hub import ScriptedHub, assignment
 
 from ostler.runtime.base import Launch
@@ -14,7 +14,7 @@ from ostler.worker import starting
 class Made:
     """The launches that were thought of, and the hints that the runtime was given."""
 
-    def __init__(self, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, worker: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> None:
         self.launches: list[str] = []
         self.prepared: list[str] = []
         make, prepare = starting.make_launch, worker.runtime.prepare
@@ -32,12 +32,12 @@ class Made:
 
 
 @pytest.fixture
-def made(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> Made:
+def made(worker: RunningWorker, monkeypatch: pytest.MonkeyPatch) -> Made:
     return Made(worker, monkeypatch)
 
 
 async def test_what_was_hinted_at_runs_once_when_it_comes_and_is_thought_of_once(
-    hub: ScriptedHub, worker: Worker, made: Made, tmp_path: Path
+    hub: ScriptedHub, worker: RunningWorker, made: Made, tmp_path: Path
 ) -> None:
     ran = tmp_path / "ran"
     message = assignment("a1", "sh", "-c", f"echo $OSTLER_ATTEMPT >> {ran}; test -d $OSTLER_CHECKPOINT")
@@ -48,7 +48,7 @@ async def test_what_was_hinted_at_runs_once_when_it_comes_and_is_thought_of_once
     assert (made.launches, made.prepared) == (["a1"], ["a1"])
 
 
-async def test_a_hint_alone_is_no_task(hub: ScriptedHub, worker: Worker, made: Made, tmp_path: Path) -> None:
+async def test_a_hint_alone_is_no_task(hub: ScriptedHub, worker: RunningWorker, made: Made, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
     await hub.send("job_hint", **assignment("a1", "sh", "-c", f"echo x >> {ran}"))
     await hub.assign("a2", "true")
@@ -63,7 +63,7 @@ async def test_a_hint_alone_is_no_task(hub: ScriptedHub, worker: Worker, made: M
 
 
 async def test_what_comes_counts_and_not_what_was_hinted_at(
-    hub: ScriptedHub, worker: Worker, made: Made, tmp_path: Path
+    hub: ScriptedHub, worker: RunningWorker, made: Made, tmp_path: Path
 ) -> None:
     ran = tmp_path / "ran"
     await hub.send("job_hint", **assignment("a1", "sh", "-c", f"echo hint >> {ran}"))
@@ -73,7 +73,7 @@ async def test_what_comes_counts_and_not_what_was_hinted_at(
     assert made.launches == ["a1", "a1"]
 
 
-async def test_a_lost_connection_takes_the_hint_with_it(hub: ScriptedHub, worker: Worker, made: Made) -> None:
+async def test_a_lost_connection_takes_the_hint_with_it(hub: ScriptedHub, worker: RunningWorker, made: Made) -> None:
     message = assignment("a1", "true")
     await hub.send("job_hint", **message)
     await eventually(lambda: made.prepared)
@@ -100,7 +100,7 @@ async def test_a_lost_connection_takes_the_hint_with_it(hub: ScriptedHub, worker
     ids=lambda more: next(iter(more)),
 )
 async def test_only_what_is_plain_is_foreseen(
-    hub: ScriptedHub, worker: Worker, made: Made, more: dict[str, Any]
+    hub: ScriptedHub, worker: RunningWorker, made: Made, more: dict[str, Any]
 ) -> None:
     await hub.send("job_hint", **assignment("a1", "true", **more))
     await hub.assign("a2", "true")

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.worker.conftest import eventually, working
+from tests.worker.conftest import eventually, running_worker
 from tests.worker.scripted_hub import ScriptedHub
 
 from ostler.domain.hubs import Addresses
@@ -22,7 +22,7 @@ async def test_a_worker_passes_over_a_hub_that_is_away_or_stands_by(hub: Scripte
     away, waiting = await other_hub(), await other_hub()
     await away.stop()
     waiting.refuses_with = 503
-    async with working(f"{away.url},{waiting.url},{hub.url}", tmp_path / "w1"):
+    async with running_worker(f"{away.url},{waiting.url},{hub.url}", tmp_path / "w1"):
         await hub.next("ready_for_work")
         assert len(waiting.authorizations) == 1
         await hub.assign("a1", "sh", "-c", "echo told")
@@ -34,7 +34,7 @@ async def test_a_worker_passes_over_a_hub_that_is_away_or_stands_by(hub: Scripte
 async def test_a_worker_goes_where_a_standby_sends_it(hub: ScriptedHub, tmp_path: Path) -> None:
     waiting = await other_hub()
     waiting.refuses_with, waiting.leader = 503, hub.url
-    async with working(waiting.url, tmp_path / "w1"):
+    async with running_worker(waiting.url, tmp_path / "w1"):
         await hub.next("register")
     await waiting.stop()
 
@@ -54,7 +54,7 @@ async def test_a_worker_that_is_told_to_come_back_again_and_again_asks_another_h
 
     async with await asyncio.start_server(proxy, "127.0.0.1", 0) as listening:
         port = listening.sockets[0].getsockname()[1]
-        async with working(f"http://127.0.0.1:{port},{hub.url}", tmp_path / "w1"):
+        async with running_worker(f"http://127.0.0.1:{port},{hub.url}", tmp_path / "w1"):
             await hub.next("register")
     assert asked == TIMES_SENT_AWAY
 
@@ -62,7 +62,7 @@ async def test_a_worker_that_is_told_to_come_back_again_and_again_asks_another_h
 async def test_a_worker_leaves_a_hub_that_is_silent_for_one_that_leads(hub: ScriptedHub, tmp_path: Path) -> None:
     leads = await other_hub()
     hub.acknowledges = {"register"}
-    async with working(f"{hub.url},{leads.url}", tmp_path / "w1", heartbeat_s=0.1, silence_s=2.0):
+    async with running_worker(f"{hub.url},{leads.url}", tmp_path / "w1", heartbeat_s=0.1, silence_s=2.0):
         await hub.next("heartbeat")
         await leads.next("register")
     assert leads.health_asked == 1, "it asked before it went"
@@ -73,7 +73,7 @@ async def test_a_worker_stays_with_a_hub_that_is_silent_while_no_other_leads(hub
     waiting = await other_hub()
     waiting.role, waiting.refuses_with = "standby", 503
     hub.acknowledges = {"register"}
-    async with working(f"{hub.url},{waiting.url}", tmp_path / "w1", heartbeat_s=0.1, silence_s=1.0):
+    async with running_worker(f"{hub.url},{waiting.url}", tmp_path / "w1", heartbeat_s=0.1, silence_s=1.0):
         await hub.next("register")
         await hub.next("register")
     assert waiting.health_asked >= 1
@@ -84,7 +84,7 @@ async def test_where_hubs_are_is_learnt_at_registration_and_remembered(hub: Scri
     other = await other_hub()
     folder = tmp_path / "w1"
     hub.hubs = [hub.url, other.url]
-    async with working(hub.url, folder) as worker:
+    async with running_worker(hub.url, folder) as worker:
         await eventually(lambda: told_of(folder, hub.url) == [hub.url, other.url])
         await hub.stop()
         await other.next("register")

@@ -6,7 +6,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from tests.worker.conftest import Worker, eventually, working
+from tests.worker.conftest import RunningWorker, eventually, running_worker
 from tests.worker.scripted_hub import ScriptedHub, assignment
 
 COMMAND = ("{python}", "-m", "ostler.task.call")
@@ -52,7 +52,7 @@ def _noting(path: Path, name: str) -> bytes:
 
 
 @pytest.fixture
-async def line(hub: ScriptedHub, worker: Worker, tmp_path: Path) -> Line:
+async def line(hub: ScriptedHub, worker: RunningWorker, tmp_path: Path) -> Line:
     return Line(hub, tmp_path)
 
 
@@ -119,7 +119,7 @@ async def test_one_that_needs_something_too_comes_after_the_one_that_it_stands_b
 
 
 async def test_a_worker_that_is_stopped_launches_none_of_a_line(hub: ScriptedHub, tmp_path: Path) -> None:
-    async with working(hub.url, tmp_path / "w1") as worker:
+    async with running_worker(hub.url, tmp_path / "w1") as worker:
         await hub.next("register")
         line = Line(hub, tmp_path)
         await line.assign("a2", "a3")
@@ -135,7 +135,7 @@ def in_one_message(first: str, *others: str, script: str, **more: Any) -> dict[s
 
 
 async def test_a_line_in_one_message_runs_one_after_the_other_each_with_its_own_names(
-    hub: ScriptedHub, worker: Worker, tmp_path: Path
+    hub: ScriptedHub, worker: RunningWorker, tmp_path: Path
 ) -> None:
     said = tmp_path / "said"
     script = (
@@ -147,7 +147,7 @@ async def test_a_line_in_one_message_runs_one_after_the_other_each_with_its_own_
     assert said.read_text().splitlines() == [f"job-a{n} job-a{n} a{n} {n - 1} b" for n in range(1, 5)]
 
 
-async def test_each_of_a_line_leaves_its_outputs_under_its_own_name(hub: ScriptedHub, worker: Worker) -> None:
+async def test_each_of_a_line_leaves_its_outputs_under_its_own_name(hub: ScriptedHub, worker: RunningWorker) -> None:
     script = "echo $OSTLER_ATTEMPT >$OSTLER_OUT/it; echo $OSTLER_ATTEMPT was here"
     await hub.send("job_assign", **in_one_message("a1", "a2", "a3", script=script))
     ends = [await hub.next("job_result") for _ in range(3)]
@@ -158,7 +158,7 @@ async def test_each_of_a_line_leaves_its_outputs_under_its_own_name(hub: Scripte
 
 
 async def test_one_of_a_line_that_cannot_be_understood_fails_and_the_others_run(
-    hub: ScriptedHub, worker: Worker, tmp_path: Path
+    hub: ScriptedHub, worker: RunningWorker, tmp_path: Path
 ) -> None:
     message = in_one_message("a1", "a2", "a3", script=f"echo $OSTLER_ATTEMPT >>{tmp_path}/ran")
     message["line"][0][0] = "../job"
@@ -169,7 +169,7 @@ async def test_one_of_a_line_that_cannot_be_understood_fails_and_the_others_run(
     assert (tmp_path / "ran").read_text().split() == ["a1", "a3"]
 
 
-async def test_a_spec_that_cannot_be_understood_fails_all_of_its_line(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_spec_that_cannot_be_understood_fails_all_of_its_line(hub: ScriptedHub, worker: RunningWorker) -> None:
     message = in_one_message("a1", "a2", script="true")
     message["spec"]["command"] = []
     await hub.send("job_assign", **message)
@@ -178,7 +178,7 @@ async def test_a_spec_that_cannot_be_understood_fails_all_of_its_line(hub: Scrip
     assert {end["error"] for end in ends} == {"the spec has no command"}
 
 
-async def test_results_that_are_acknowledged_together_are_told_no_more(hub: ScriptedHub, worker: Worker) -> None:
+async def test_results_that_are_acknowledged_together_are_told_no_more(hub: ScriptedHub, worker: RunningWorker) -> None:
     hub.acknowledges.discard("job_result")
     await hub.send("job_assign", **in_one_message("a1", "a2", script="true"))
     for _ in range(2):

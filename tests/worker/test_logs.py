@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.worker.conftest import Worker, eventually, working
+from tests.worker.conftest import RunningWorker, eventually, running_worker
 from tests.worker.scripted_hub import ScriptedHub
 
 from ostler.worker import logs
@@ -58,14 +58,14 @@ def test_a_reader_gets_the_beginning_in_order_and_then_stays_near_the_end(at: in
     assert next_part(at, size) == part
 
 
-async def test_a_log_is_with_the_hub_before_the_result_is(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_log_is_with_the_hub_before_the_result_is(hub: ScriptedHub, worker: RunningWorker) -> None:
     await hub.assign("a1", "sh", "-c", "echo out; echo err >&2")
     await hub.next("job_result")
     assert hub.logs["job-a1", "a1"] == b"out\nerr\n"
     assert hub.requests == ["/v1/tasks/job-a1/logs?attempt=a1&offset=0&final=1 8"]
 
 
-async def test_a_log_is_followed_as_it_grows(hub: ScriptedHub, worker: Worker, tmp_path: Path) -> None:
+async def test_a_log_is_followed_as_it_grows(hub: ScriptedHub, worker: RunningWorker, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     await hub.assign("a1", "sh", "-c", f"echo one; while [ ! -e {gate} ]; do sleep 0.02; done; echo two")
     await hub.send("log_request", task_id="job-a1", attempt="a1", offset=0, follow=True)
@@ -77,7 +77,7 @@ async def test_a_log_is_followed_as_it_grows(hub: ScriptedHub, worker: Worker, t
 
 
 async def test_whoever_follows_a_log_hears_of_its_end_before_the_result_though_there_was_nothing_to_say(
-    hub: ScriptedHub, worker: Worker, tmp_path: Path
+    hub: ScriptedHub, worker: RunningWorker, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     await hub.assign("a1", "sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.02; done")
@@ -90,7 +90,7 @@ async def test_whoever_follows_a_log_hears_of_its_end_before_the_result_though_t
 
 
 async def test_without_following_the_hub_gets_what_is_there_now(
-    hub: ScriptedHub, worker: Worker, tmp_path: Path
+    hub: ScriptedHub, worker: RunningWorker, tmp_path: Path
 ) -> None:
     started = tmp_path / "started"
     await hub.assign("a1", "sh", "-c", f"echo one; touch {started}; sleep 600")
@@ -100,14 +100,14 @@ async def test_without_following_the_hub_gets_what_is_there_now(
     assert hub.finals == []
 
 
-async def test_a_hub_that_has_more_or_less_than_thought_is_believed(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_hub_that_has_more_or_less_than_thought_is_believed(hub: ScriptedHub, worker: RunningWorker) -> None:
     hub.logs["job-a1", "a1"] = b"on"
     await hub.assign("a1", "sh", "-c", "echo one")
     await hub.next("job_result")
     assert hub.logs["job-a1", "a1"] == b"one\n"
 
 
-async def test_the_log_of_a_task_long_ended_can_be_asked_for(hub: ScriptedHub, worker: Worker) -> None:
+async def test_the_log_of_a_task_long_ended_can_be_asked_for(hub: ScriptedHub, worker: RunningWorker) -> None:
     hub.log_status = 404
     await hub.assign("a1", "sh", "-c", "echo one")
     await hub.next("job_result")
@@ -118,7 +118,7 @@ async def test_the_log_of_a_task_long_ended_can_be_asked_for(hub: ScriptedHub, w
 
 
 async def test_who_asks_for_a_log_that_is_just_being_finished_does_not_get_it_twice(
-    hub: ScriptedHub, worker: Worker
+    hub: ScriptedHub, worker: RunningWorker
 ) -> None:
     hub.log_gate.clear()
     await hub.assign("a1", "echo", "one")
@@ -133,7 +133,7 @@ async def test_who_asks_for_a_log_that_is_just_being_finished_does_not_get_it_tw
 
 
 async def test_a_result_does_not_wait_longer_than_it_may_for_a_slow_hub(
-    hub: ScriptedHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    hub: ScriptedHub, worker: RunningWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "END_S", 0.2)
     monkeypatch.setattr("ostler.worker.endings.COLLECT_TRIES", 1)
@@ -144,7 +144,7 @@ async def test_a_result_does_not_wait_longer_than_it_may_for_a_slow_hub(
 
 
 async def test_a_hub_that_stood_still_while_a_task_ended_gets_its_log_when_it_goes_on(
-    hub: ScriptedHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    hub: ScriptedHub, worker: RunningWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "END_S", 0.2)
     hub.log_gate.clear()
@@ -156,7 +156,7 @@ async def test_a_hub_that_stood_still_while_a_task_ended_gets_its_log_when_it_go
 
 
 async def test_a_log_of_which_every_try_brings_a_part_is_brought_whole(
-    hub: ScriptedHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    hub: ScriptedHub, worker: RunningWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ostler.worker.endings.COLLECT_TRIES", 2)
     hub.log_cut = 30_000
@@ -165,13 +165,13 @@ async def test_a_log_of_which_every_try_brings_a_part_is_brought_whole(
     assert hub.logs["job-a1", "a1"] == b"x" * 100_000 + b"\nend\n"
 
 
-async def test_a_log_that_is_nowhere_is_told_to_be_at_its_end(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_log_that_is_nowhere_is_told_to_be_at_its_end(hub: ScriptedHub, worker: RunningWorker) -> None:
     await hub.send("log_request", task_id="job", attempt="never", offset=0, follow=True)
     await hub.until(lambda: hub.finals == [("job", "never")])
 
 
 async def test_a_long_log_without_a_reader_is_cut_in_the_middle(
-    hub: ScriptedHub, worker: Worker, monkeypatch: pytest.MonkeyPatch
+    hub: ScriptedHub, worker: RunningWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "PIECE", 1000)
     monkeypatch.setattr(logs, "END_PART", 4000)
@@ -188,14 +188,14 @@ async def test_a_hub_that_takes_no_log_gets_the_result_all_the_same(
 ) -> None:
     hub.log_status = 503
     monkeypatch.setattr("ostler.worker.endings.COLLECT_TRIES", 2)
-    async with working(hub.url, tmp_path / "w1"):
+    async with running_worker(hub.url, tmp_path / "w1"):
         await hub.next("register")
         await hub.assign("a1", "echo", "one")
         assert (await hub.next("job_result"))["state"] == "succeeded"
 
 
 async def test_a_reader_of_a_flood_is_brought_to_its_end_and_told_what_was_left_out(
-    hub: ScriptedHub, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: ScriptedHub, worker: RunningWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "PIECE", 1000)
     monkeypatch.setattr(logs, "END_PART", 2000)
@@ -223,7 +223,7 @@ def _with_gaps_filled(copy: bytes, whole: bytes) -> bytes:
 
 
 async def test_a_hub_that_takes_no_more_is_not_asked_again_and_gets_the_end_all_the_same(
-    hub: ScriptedHub, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: ScriptedHub, worker: RunningWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logs, "LOOK_S", 0.0)
     gate = tmp_path / "gate"
@@ -241,7 +241,7 @@ async def test_a_hub_that_takes_no_more_is_not_asked_again_and_gets_the_end_all_
     assert hub.logs["job-a1", "a1"] == b"one\ntwo\n"
 
 
-async def test_a_request_says_how_far_a_copy_with_gaps_reaches(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_request_says_how_far_a_copy_with_gaps_reaches(hub: ScriptedHub, worker: RunningWorker) -> None:
     hub.log_status = 404
     await hub.assign("a1", "sh", "-c", "echo onetwo")
     await hub.next("job_result")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worker.conftest import Worker, eventually, working
+from tests.worker.conftest import RunningWorker, eventually, running_worker
 from tests.worker.scripted_hub import ScriptedHub
 from tests.worker.test_functions import COMMAND, inline
 
@@ -31,7 +31,7 @@ async def run(hub: ScriptedHub, script: str, attempt: str = "a1", **more: Any) -
 
 
 async def test_what_a_task_leaves_is_an_artifact_named_by_its_hash(
-    hub: ScriptedHub, worker: Worker, tmp_path: Path
+    hub: ScriptedHub, worker: RunningWorker, tmp_path: Path
 ) -> None:
     result = await run(hub, f"{WRITES}; mkdir $OSTLER_OUT/sub; echo 1 > $OSTLER_OUT/sub/x; chmod 700 $OSTLER_OUT/sub/x")
     assert result["state"] == "succeeded"
@@ -41,26 +41,26 @@ async def test_what_a_task_leaves_is_an_artifact_named_by_its_hash(
     await eventually(lambda: not (tmp_path / "w1/attempts/a1/outputs.tar").exists())
 
 
-async def test_the_same_files_are_the_same_artifact(hub: ScriptedHub, worker: Worker) -> None:
+async def test_the_same_files_are_the_same_artifact(hub: ScriptedHub, worker: RunningWorker) -> None:
     ids = {(await run(hub, WRITES, attempt))["artifact_id"] for attempt in ("a1", "a2")}
     assert len(ids) == 1
 
 
 async def test_a_task_that_leaves_nothing_has_no_artifact_and_costs_no_request(
-    hub: ScriptedHub, worker: Worker
+    hub: ScriptedHub, worker: RunningWorker
 ) -> None:
     result = await run(hub, "true")
     assert "artifact_id" not in result
     assert (hub.transfers, hub.requests) == ([], [])
 
 
-async def test_a_task_that_failed_leaves_no_artifact(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_task_that_failed_leaves_no_artifact(hub: ScriptedHub, worker: RunningWorker) -> None:
     result = await run(hub, f"{WRITES}; exit 3")
     assert "artifact_id" not in result
     assert hub.transfers == []
 
 
-async def test_outputs_of_the_spec_are_packed_beside(hub: ScriptedHub, worker: Worker) -> None:
+async def test_outputs_of_the_spec_are_packed_beside(hub: ScriptedHub, worker: RunningWorker) -> None:
     script = f"{WRITES}; mkdir -p runs/best; echo b > runs/best/w; echo other > runs/other; echo r > report.txt"
     result = await run(hub, script, outputs=["./report.txt", "runs/best/"])
     assert files(hub.models[result["artifact_id"]]) == {
@@ -72,7 +72,7 @@ async def test_outputs_of_the_spec_are_packed_beside(hub: ScriptedHub, worker: W
     }
 
 
-async def test_the_whole_working_directory_may_be_the_output(hub: ScriptedHub, worker: Worker) -> None:
+async def test_the_whole_working_directory_may_be_the_output(hub: ScriptedHub, worker: RunningWorker) -> None:
     result = await run(hub, "echo a > a; mkdir b; ln -s ../a b/link", outputs=["."])
     assert files(hub.models[result["artifact_id"]]) == {"a": b"a\n", "b": b"/", "b/link": b"a\n"}
 
@@ -93,7 +93,7 @@ async def test_the_whole_working_directory_may_be_the_output(hub: ScriptedHub, w
     ],
 )
 async def test_an_output_that_cannot_be_packed_fails_the_task_by_its_name(
-    hub: ScriptedHub, worker: Worker, script: str, outputs: list[str], error: str
+    hub: ScriptedHub, worker: RunningWorker, script: str, outputs: list[str], error: str
 ) -> None:
     result = await run(hub, script, outputs=outputs)
     assert result["state"] == "failed"
@@ -101,7 +101,7 @@ async def test_an_output_that_cannot_be_packed_fails_the_task_by_its_name(
     assert hub.transfers == []
 
 
-async def test_a_cut_upload_goes_on_where_it_was_cut(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_cut_upload_goes_on_where_it_was_cut(hub: ScriptedHub, worker: RunningWorker) -> None:
     hub.model_cuts = [1_000_000, 1_500_000]
     result = await run(hub, LARGE)
     data = hub.models[result["artifact_id"]]
@@ -113,14 +113,14 @@ async def test_a_cut_upload_goes_on_where_it_was_cut(hub: ScriptedHub, worker: W
     ]
 
 
-async def test_what_the_hub_has_already_is_not_sent(hub: ScriptedHub, worker: Worker) -> None:
+async def test_what_the_hub_has_already_is_not_sent(hub: ScriptedHub, worker: RunningWorker) -> None:
     script = "yes | head -c 3000000 > $OSTLER_OUT/model.bin"
     first, second = [await run(hub, script, attempt) for attempt in ("a1", "a2")]
     assert first["artifact_id"] == second["artifact_id"]
     assert hub.transfers == ["HEAD model", "PUT model", "HEAD model"]
 
 
-async def test_a_damaged_beginning_is_sent_again(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_damaged_beginning_is_sent_again(hub: ScriptedHub, worker: RunningWorker) -> None:
     hub.model_cuts = [0]
     await hub.assign("a1", "sh", "-c", LARGE)
     await hub.until(lambda: hub.model_parts)
@@ -130,14 +130,14 @@ async def test_a_damaged_beginning_is_sent_again(hub: ScriptedHub, worker: Worke
     assert len(hub.models[sha]) > 3_000_000
 
 
-async def test_a_hub_that_refuses_the_outputs_fails_the_task(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_hub_that_refuses_the_outputs_fails_the_task(hub: ScriptedHub, worker: RunningWorker) -> None:
     hub.model_status = 413
     result = await run(hub, WRITES)
     assert (result["state"], result["exit_code"]) == ("failed", 0)
     assert "were not taken: the hub answered 413: not this one" in result["error"]
 
 
-async def test_a_result_waits_for_its_outputs_while_the_hub_is_broken(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_result_waits_for_its_outputs_while_the_hub_is_broken(hub: ScriptedHub, worker: RunningWorker) -> None:
     hub.model_status = 503
     await hub.assign("a1", "sh", "-c", WRITES)
     await hub.until(lambda: hub.transfers.count("PUT model") >= 2)
@@ -148,7 +148,7 @@ async def test_a_result_waits_for_its_outputs_while_the_hub_is_broken(hub: Scrip
 
 
 async def test_outputs_of_a_task_that_ended_while_the_hub_was_away_are_brought_when_it_is_back(
-    hub: ScriptedHub, worker: Worker, tmp_path: Path
+    hub: ScriptedHub, worker: RunningWorker, tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
     await hub.assign("a1", "sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.02; done; {WRITES}")
@@ -163,14 +163,14 @@ async def test_outputs_of_a_task_that_ended_while_the_hub_was_away_are_brought_w
 
 async def test_outputs_of_the_spec_are_known_to_a_worker_that_starts_again(hub: ScriptedHub, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    async with working(hub.url, tmp_path / "w1") as first:
+    async with running_worker(hub.url, tmp_path / "w1") as first:
         script = f"while [ ! -e {gate} ]; do sleep 0.02; done; echo r > report"
         await hub.next("ready_for_work")
         await hub.assign("a1", "sh", "-c", script, outputs=["report"])
         await hub.next("job_accepted")
         await first.runtime.close(stop_tasks=False)
     gate.touch()
-    async with working(hub.url, tmp_path / "w1"):
+    async with running_worker(hub.url, tmp_path / "w1"):
         result = await hub.next("job_result")
     assert files(hub.models[result["artifact_id"]]) == {"report": b"r\n"}
 
@@ -179,7 +179,7 @@ async def test_a_worker_that_leaves_first_brings_what_still_moves(
     hub: ScriptedHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ostler.worker.agent.LAST_WORDS_S", 0.05)
-    async with working(hub.url, tmp_path / "w1") as worker:
+    async with running_worker(hub.url, tmp_path / "w1") as worker:
         await hub.next("ready_for_work")
         hub.model_status = 503
         await hub.assign("a1", "sh", "-c", WRITES)
@@ -196,7 +196,7 @@ async def test_a_worker_that_leaves_first_brings_what_still_moves(
         await asyncio.wait_for(worker.work, 10)
 
 
-async def test_a_large_value_and_outputs_are_two_things(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_large_value_and_outputs_are_two_things(hub: ScriptedHub, worker: RunningWorker) -> None:
     def both() -> bytes:
         import os
 
@@ -210,21 +210,21 @@ async def test_a_large_value_and_outputs_are_two_things(hub: ScriptedHub, worker
     assert len(hub.blobs[result["result_id"]]) > 300_000
 
 
-async def test_metrics_come_with_the_result(hub: ScriptedHub, worker: Worker) -> None:
+async def test_metrics_come_with_the_result(hub: ScriptedHub, worker: RunningWorker) -> None:
     told = 'echo {\\"loss\\": 0.5}; echo {\\"acc\\": 1} > "$OSTLER_OUT/metrics.jsonl"'
     assert (await run(hub, told))["metrics"] == {"acc": 1.0, "loss": 0.5}
     failed = await run(hub, f"{told}; exit 1", "a2")
     assert (failed["state"], failed["metrics"]) == ("failed", {"acc": 1.0, "loss": 0.5})
 
 
-async def test_a_failure_says_what_the_task_said_last(hub: ScriptedHub, worker: Worker) -> None:
+async def test_a_failure_says_what_the_task_said_last(hub: ScriptedHub, worker: RunningWorker) -> None:
     result = await run(hub, "echo fine; echo ValueError: loss is not finite >&2; exit 3")
     assert result["error"] == "exit code 3: ValueError: loss is not finite"
     killed = await run(hub, "echo half way; kill -KILL $$", "a2")
     assert killed["error"] == "exit code 137 (SIGKILL)"
 
 
-async def test_folders_are_put_into_arguments(hub: ScriptedHub, worker: Worker) -> None:
+async def test_folders_are_put_into_arguments(hub: ScriptedHub, worker: RunningWorker) -> None:
     script = 'test "$1" = "--out=$OSTLER_OUT/m" && test "$2" = "$OSTLER_CHECKPOINT" && test "$3" = \'$OSTLER_\'OUTPUT'
     more = {"prolog": ["mkdir", "$OSTLER_OUT/m"], "epilog": ["touch", "$OSTLER_OUT/m/end"]}
     words = ("--out=$OSTLER_OUT/m", "$OSTLER_CHECKPOINT", "$OSTLER_OUTPUT")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worker.conftest import Worker, eventually, working
+from tests.worker.conftest import RunningWorker, eventually, running_worker
 from tests.worker.scripted_hub import ScriptedHub
 from tests.worker.test_main import Programs
 
@@ -50,7 +50,7 @@ async def until_healthy(hub: ScriptedHub) -> dict[str, Any]:
 
 
 async def test_a_service_is_told_its_port_and_is_healthy_once_it_is_ready(
-    hub: ScriptedHub, worker: Worker, folder: Path
+    hub: ScriptedHub, worker: RunningWorker, folder: Path
 ) -> None:
     (folder / "busy").touch()
     await serve(hub, folder)
@@ -69,7 +69,7 @@ async def test_a_service_is_told_its_port_and_is_healthy_once_it_is_ready(
 
 
 async def test_without_checks_a_port_that_accepts_is_healthy_and_argv_may_name_it(
-    hub: ScriptedHub, worker: Worker, folder: Path
+    hub: ScriptedHub, worker: RunningWorker, folder: Path
 ) -> None:
     (folder / "deaf").touch()
     command = ["{python}", PROGRAM, str(folder), "--port", "{port}"]
@@ -82,7 +82,7 @@ async def test_without_checks_a_port_that_accepts_is_healthy_and_argv_may_name_i
     await until_healthy(hub)
 
 
-async def test_only_changes_are_told(hub: ScriptedHub, worker: Worker, folder: Path) -> None:
+async def test_only_changes_are_told(hub: ScriptedHub, worker: RunningWorker, folder: Path) -> None:
     await serve(hub, folder)
     await until_healthy(hub)
     count = len(healths(hub))
@@ -104,7 +104,9 @@ async def test_only_changes_are_told(hub: ScriptedHub, worker: Worker, folder: P
     assert len(healths(hub)) == count
 
 
-async def test_health_is_told_again_after_every_registration(hub: ScriptedHub, worker: Worker, folder: Path) -> None:
+async def test_health_is_told_again_after_every_registration(
+    hub: ScriptedHub, worker: RunningWorker, folder: Path
+) -> None:
     await serve(hub, folder)
     await until_healthy(hub)
     await hub.drop()
@@ -116,7 +118,7 @@ async def test_health_is_told_again_after_every_registration(hub: ScriptedHub, w
 
 
 async def test_a_service_that_no_longer_lives_is_stopped_and_failed(
-    hub: ScriptedHub, worker: Worker, folder: Path
+    hub: ScriptedHub, worker: RunningWorker, folder: Path
 ) -> None:
     await serve(hub, folder)
     await until_healthy(hub)
@@ -126,7 +128,7 @@ async def test_a_service_that_no_longer_lives_is_stopped_and_failed(
     assert (result["state"], result["error"]) == ("failed", "liveness failed: liveness /live answered 503")
 
 
-async def test_a_service_may_take_its_time_to_start(hub: ScriptedHub, worker: Worker, folder: Path) -> None:
+async def test_a_service_may_take_its_time_to_start(hub: ScriptedHub, worker: RunningWorker, folder: Path) -> None:
     (folder / "dead").touch()
     await serve(hub, folder, health_check={"liveness": "/live", "interval_secs": 0.05})
     await hub.until(lambda: (False, "liveness /live answered 503") in healths(hub))
@@ -139,7 +141,7 @@ async def test_a_service_may_take_its_time_to_start(hub: ScriptedHub, worker: Wo
 
 
 async def test_no_port_is_given_twice_while_it_is_in_use(hub: ScriptedHub, tmp_path: Path) -> None:
-    async with working(hub.url, tmp_path / "w1", service_slots=8) as worker:
+    async with running_worker(hub.url, tmp_path / "w1", service_slots=8) as worker:
         await hub.next("register")
         for n in range(8):
             await hub.assign(f"s{n}", "sleep", "600", type="service")
@@ -189,7 +191,7 @@ async def everything(relay: Any) -> bytes:
 
 
 async def test_a_relay_carries_a_conversation_and_ends_with_either_side(
-    hub: ScriptedHub, worker: Worker, folder: Path
+    hub: ScriptedHub, worker: RunningWorker, folder: Path
 ) -> None:
     await serve(hub, folder)
     await until_healthy(hub)
@@ -215,7 +217,7 @@ async def test_a_relay_carries_a_conversation_and_ends_with_either_side(
 
 
 async def test_a_caller_that_leaves_ends_the_services_connection(
-    hub: ScriptedHub, worker: Worker, folder: Path
+    hub: ScriptedHub, worker: RunningWorker, folder: Path
 ) -> None:
     await serve(hub, folder)
     await until_healthy(hub)
@@ -227,7 +229,7 @@ async def test_a_caller_that_leaves_ends_the_services_connection(
 
 
 async def test_a_reader_that_does_not_read_holds_the_service_up_and_not_the_worker(
-    hub: ScriptedHub, worker: Worker, folder: Path
+    hub: ScriptedHub, worker: RunningWorker, folder: Path
 ) -> None:
     await serve(hub, folder)
     await until_healthy(hub)
@@ -257,7 +259,7 @@ def _rss() -> int:
     ],
 )
 async def test_a_call_of_nothing_is_refused_with_a_reason(
-    hub: ScriptedHub, worker: Worker, task: str, attempt: str, reason: str
+    hub: ScriptedHub, worker: RunningWorker, task: str, attempt: str, reason: str
 ) -> None:
     await hub.assign("s1", "sleep", "600", type="service")
     await hub.assign("b1", "sleep", "600")
@@ -269,7 +271,7 @@ async def test_a_call_of_nothing_is_refused_with_a_reason(
 
 
 async def test_there_is_an_end_to_how_many_calls_are_relayed_at_once(
-    hub: ScriptedHub, worker: Worker, folder: Path
+    hub: ScriptedHub, worker: RunningWorker, folder: Path
 ) -> None:
     worker.agent._relays._at_once = 2
     await serve(hub, folder)
@@ -285,7 +287,7 @@ async def test_there_is_an_end_to_how_many_calls_are_relayed_at_once(
     assert b"hello" in await everything(fourth)
 
 
-async def test_an_id_that_could_lead_elsewhere_opens_nothing(hub: ScriptedHub, worker: Worker) -> None:
+async def test_an_id_that_could_lead_elsewhere_opens_nothing(hub: ScriptedHub, worker: RunningWorker) -> None:
     await hub.send("relay_request", relay_id="../../jobs", task_id="t")
     await hub.assign("a1", "true")
     await hub.next("job_result")
@@ -305,7 +307,7 @@ def test_three_misses_in_a_row_are_the_end_and_one_answer_between_them_is_not() 
 
 
 async def test_a_service_may_want_a_port_and_is_handed_back_where_it_is_taken(
-    hub: ScriptedHub, worker: Worker, folder: Path
+    hub: ScriptedHub, worker: RunningWorker, folder: Path
 ) -> None:
     wanted = free_port(())
     command = ["{python}", PROGRAM, str(folder), "--port", "{port}"]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.worker.conftest import Worker, eventually
+from tests.worker.conftest import RunningWorker, eventually
 from tests.worker.scripted_hub import ScriptedHub
 from tests.worker.test_services import serve, until_healthy
 
@@ -51,7 +51,7 @@ async def gateway() -> AsyncIterator[Gateway]:
 
 
 @pytest.fixture
-async def service(hub: ScriptedHub, worker: Worker, tmp_path: Path) -> Worker:
+async def service(hub: ScriptedHub, worker: RunningWorker, tmp_path: Path) -> RunningWorker:
     folder = tmp_path / "service"
     folder.mkdir()
     await serve(hub, folder)
@@ -71,7 +71,7 @@ async def told(hub: ScriptedHub, key: str = "k1") -> tuple[int, str]:
 
 
 async def test_a_tunnel_is_asked_for_with_the_workers_token_and_leads_to_the_service(
-    hub: ScriptedHub, service: Worker, gateway: Gateway
+    hub: ScriptedHub, service: RunningWorker, gateway: Gateway
 ) -> None:
     await ask(hub, gateway.port)
     head, reader, writer = await gateway.tunnel(GOOD + ASKING)
@@ -89,7 +89,7 @@ async def test_a_tunnel_is_asked_for_with_the_workers_token_and_leads_to_the_ser
 
 
 async def test_a_large_request_may_come_at_once_behind_the_switch(
-    hub: ScriptedHub, service: Worker, gateway: Gateway
+    hub: ScriptedHub, service: RunningWorker, gateway: Gateway
 ) -> None:
     body = b"y" * 3_000_000
     head = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body)
@@ -99,7 +99,7 @@ async def test_a_large_request_may_come_at_once_behind_the_switch(
         assert (await reader.read(-1)).endswith(body)
 
 
-async def test_a_gateway_may_have_a_name_of_its_own(hub: ScriptedHub, service: Worker, gateway: Gateway) -> None:
+async def test_a_gateway_may_have_a_name_of_its_own(hub: ScriptedHub, service: RunningWorker, gateway: Gateway) -> None:
     await ask(hub, 1, url=f"http://localhost:{gateway.port}/models")
     head, _, writer = await gateway.tunnel()
     assert head.startswith("GET /models/tunnel/k1 HTTP/1.1\r\n") and f"Host: localhost:{gateway.port}" in head
@@ -109,8 +109,8 @@ async def test_a_gateway_may_have_a_name_of_its_own(hub: ScriptedHub, service: W
 @pytest.mark.parametrize(
     ("hub", "port", "url"),
     [
-        ("http://yard:7600", 7601, "http://yard:7601"),
-        ("https://yard.example/sub", 7601, "https://yard.example:7601"),
+        ("http://hub:7600", 7601, "http://hub:7601"),
+        ("https://hub.example/sub", 7601, "https://hub.example:7601"),
         ("http://[fd00::1]:7600", 7602, "http://[fd00::1]:7602"),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_gateway_without_one_is_on_the_machine_that_is_known_as_the_hubs(hub: 
 
 @pytest.mark.parametrize("ends", ["gateway", "service"])
 async def test_the_end_of_either_side_is_the_end_of_both(
-    hub: ScriptedHub, service: Worker, gateway: Gateway, ends: str
+    hub: ScriptedHub, service: RunningWorker, gateway: Gateway, ends: str
 ) -> None:
     await ask(hub, gateway.port)
     _, reader, writer = await gateway.tunnel()
@@ -143,7 +143,7 @@ async def test_the_end_of_either_side_is_the_end_of_both(
     ],
 )
 async def test_a_gateway_that_does_not_switch_is_told_of_to_the_hub(
-    hub: ScriptedHub, service: Worker, gateway: Gateway, answer: bytes, why: str
+    hub: ScriptedHub, service: RunningWorker, gateway: Gateway, answer: bytes, why: str
 ) -> None:
     await ask(hub, gateway.port)
     await gateway.tunnel(answer)
@@ -152,7 +152,7 @@ async def test_a_gateway_that_does_not_switch_is_told_of_to_the_hub(
 
 
 async def test_a_gateway_that_cannot_be_reached_or_is_silent_is_told_of_too(
-    hub: ScriptedHub, service: Worker, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    hub: ScriptedHub, service: RunningWorker, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ask(hub, 1)
     code, why = await told(hub)
@@ -166,7 +166,7 @@ async def test_a_gateway_that_cannot_be_reached_or_is_silent_is_told_of_too(
 
 
 async def test_where_there_is_no_service_no_tunnel_is_opened(
-    hub: ScriptedHub, service: Worker, gateway: Gateway
+    hub: ScriptedHub, service: RunningWorker, gateway: Gateway
 ) -> None:
     await ask(hub, gateway.port, task="nothing")
     assert await told(hub) == (4404, "this service does not run here")
@@ -174,7 +174,7 @@ async def test_where_there_is_no_service_no_tunnel_is_opened(
 
 
 async def test_tunnels_count_among_the_calls_that_are_relayed_at_once(
-    hub: ScriptedHub, service: Worker, gateway: Gateway
+    hub: ScriptedHub, service: RunningWorker, gateway: Gateway
 ) -> None:
     service.agent._relays._at_once = 1
     await ask(hub, gateway.port)
@@ -185,7 +185,7 @@ async def test_tunnels_count_among_the_calls_that_are_relayed_at_once(
 
 
 async def test_what_the_gateway_does_not_take_stays_with_the_service(
-    hub: ScriptedHub, service: Worker, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+    hub: ScriptedHub, service: RunningWorker, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full: list[Side] = []
     paused = Side.pause_writing

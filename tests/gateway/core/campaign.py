@@ -1,10 +1,10 @@
-"""Many seeded worlds. A failure prints the seed that repeats it: `python -m tests.gateway.core.campaign --seed N`."""
+"""Many seeded random gateways. A failure prints the seed that repeats it: `python -m tests.gateway.core.campaign --seed N`."""
 
 import argparse
 import sys
 import time
 
-from tests.gateway.core.world import run_seed
+from tests.gateway.core.random_gateway import run_seed
 
 
 def main() -> int:

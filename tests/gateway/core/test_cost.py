@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.gateway.core.stand import Stand
+from tests.gateway.core.core_gateway import CoreGateway
 
 import ostler.gateway.core
 from ostler.gateway.core.events import RequestArrived, ServeDone
@@ -38,54 +38,54 @@ def calls(what: Callable[[], object]) -> int:
     return counted
 
 
-def busy_stand(models: int, queued: int) -> Stand:
+def busy_gateway(models: int, queued: int) -> CoreGateway:
     """`hot` is ready and serves, as do many others; so many requests wait for one model that has no room."""
     names = ["hot", "cold", *(f"m{number}" for number in range(models))]
-    stand = Stand(Fifo, names, room=models + 1.0)
-    stand.turn(RequestArrived(1_000_000, "hot"))
-    stand.loaded("hot")
+    gateway = CoreGateway(Fifo, names, room=models + 1.0)
+    gateway.turn(RequestArrived(1_000_000, "hot"))
+    gateway.loaded("hot")
     for number in range(models):
-        stand.turn(RequestArrived(1_000_001 + number, f"m{number}"))
-        stand.loaded(f"m{number}")
+        gateway.turn(RequestArrived(1_000_001 + number, f"m{number}"))
+        gateway.loaded(f"m{number}")
     for number in range(queued):
-        stand.machine.step(RequestArrived(2_000_000 + number, "cold"), stand.now)
-    return stand
+        gateway.machine.step(RequestArrived(2_000_000 + number, "cold"), gateway.now)
+    return gateway
 
 
 def test_the_hot_path_costs_the_same_however_many_models_there_are_and_however_many_wait() -> None:
     costs = set()
     for models, queued in ((2, 1), (60, 1), (2, 1000)):
-        machine = busy_stand(models, queued).machine
+        machine = busy_gateway(models, queued).machine
         costs.add(calls(lambda machine=machine: machine.step(RequestArrived(1, "hot"), 1.0)))
         costs.add(1000 * calls(lambda machine=machine: machine.step(ServeDone(1), 2.0)))
     assert len(costs) == 2, costs
 
 
 def test_the_hot_path_asks_nobody_for_room() -> None:
-    stand = Stand(Fifo)
-    stand.make_ready("a")
-    asked = stand.capacity.asked
-    stand.machine.step(RequestArrived(100, "a"), stand.now)
-    stand.machine.step(ServeDone(100), stand.now)
-    assert stand.capacity.asked == asked
+    gateway = CoreGateway(Fifo)
+    gateway.make_ready("a")
+    asked = gateway.capacity.asked
+    gateway.machine.step(RequestArrived(100, "a"), gateway.now)
+    gateway.machine.step(ServeDone(100), gateway.now)
+    assert gateway.capacity.asked == asked
 
 
 def test_a_blocked_row_costs_the_same_however_long_it_is() -> None:
-    stands = [busy_stand(3, queued) for queued in (2, 2000)]
-    short, long = (calls(lambda machine=stand.machine: machine.settle(5.0)) for stand in stands)
+    stands = [busy_gateway(3, queued) for queued in (2, 2000)]
+    short, long = (calls(lambda machine=gateway.machine: machine.settle(5.0)) for gateway in stands)
     assert short == long
 
 
 def test_one_more_in_the_row_of_a_model_that_cannot_grow_costs_the_same_however_long_the_row_is() -> None:
     costs = set()
     for queued in (30, 3000):
-        stand = Stand(Fifo, "a", room=1.0, a={"concurrency": 1, "max_instances": 2})
-        stand.ask("a")
-        stand.loaded("a")
+        gateway = CoreGateway(Fifo, "a", room=1.0, a={"concurrency": 1, "max_instances": 2})
+        gateway.ask("a")
+        gateway.loaded("a")
         for number in range(queued):
-            stand.machine.step(RequestArrived(1_000 + number, "a", user=f"user {number % 3}"), stand.now)
-        machine = stand.machine
-        assert "no room for another process" in machine.why(1_000, stand.now)
+            gateway.machine.step(RequestArrived(1_000 + number, "a", user=f"user {number % 3}"), gateway.now)
+        machine = gateway.machine
+        assert "no room for another process" in machine.why(1_000, gateway.now)
         costs.add(calls(lambda machine=machine: machine.step(RequestArrived(9_999, "a", user="user 1"), 1.0)))
     assert len(costs) == 1, costs
 

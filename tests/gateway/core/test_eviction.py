@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Collection
 
 import pytest
-from tests.gateway.core.stand import Stand
+from tests.gateway.core.core_gateway import CoreGateway
 
 from ostler.gateway.core.eviction import EXACT_UP_TO, EXPECTED_LOSS, Candidate, choose
 from ostler.gateway.core.fifo import Fifo
@@ -75,47 +75,47 @@ def test_the_best_set_is_found_among_few_and_a_sufficient_one_without_spares_amo
 
 
 def test_a_model_that_is_asked_for_often_stays_and_one_that_is_not_goes() -> None:
-    stand = Stand(Fifo, room=2.0)
-    stand.make_ready("a", "b")
+    gateway = CoreGateway(Fifo, room=2.0)
+    gateway.make_ready("a", "b")
     for _ in range(20):
-        stand.wait(1.0)
-        stand.done(stand.ask("a"))
-    stand.wait(1.0)
-    stand.done(stand.ask("b"))
-    stand.ask("c")
-    assert stand.loads[-1] == ("c", ["b"]), "the least recently used one would have been a"
+        gateway.wait(1.0)
+        gateway.done(gateway.ask("a"))
+    gateway.wait(1.0)
+    gateway.done(gateway.ask("b"))
+    gateway.ask("c")
+    assert gateway.loads[-1] == ("c", ["b"]), "the least recently used one would have been a"
 
 
 def test_a_model_that_takes_long_to_load_stays_where_all_else_is_equal() -> None:
-    stand = Stand(Fifo, room=2.0, a={"load_s": 100.0}, b={"load_s": 5.0})
+    gateway = CoreGateway(Fifo, room=2.0, a={"load_s": 100.0}, b={"load_s": 5.0})
     for model, load_s in (("a", 100.0), ("b", 5.0)):
-        request = stand.ask(model)
-        stand.wait(load_s)
-        stand.loaded(model)
-        stand.done(request)
-    stand.ask("c")
-    assert stand.loads[-1] == ("c", ["b"])
+        request = gateway.ask(model)
+        gateway.wait(load_s)
+        gateway.loaded(model)
+        gateway.done(request)
+    gateway.ask("c")
+    assert gateway.loads[-1] == ("c", ["b"])
 
 
 def test_the_loss_is_what_a_reload_costs_times_the_chance_of_use() -> None:
-    stand = Stand(Fifo, room=2.0, a={"load_s": 40.0})
-    stand.ask("a")
-    stand.wait(40.0)
-    stand.loaded("a")
-    resident = stand.instance("a")
-    state = stand.machine.state
-    resident.in_flight, before = 0, EXPECTED_LOSS.loss(state, resident, "b", stand.now)
+    gateway = CoreGateway(Fifo, room=2.0, a={"load_s": 40.0})
+    gateway.ask("a")
+    gateway.wait(40.0)
+    gateway.loaded("a")
+    resident = gateway.instance("a")
+    state = gateway.machine.state
+    resident.in_flight, before = 0, EXPECTED_LOSS.loss(state, resident, "b", gateway.now)
     resident.in_flight = 1
     assert 0.0 < before < 40.0
-    assert EXPECTED_LOSS.loss(state, resident, "b", stand.now + 3600.0) < before / 10.0, "chances fade"
+    assert EXPECTED_LOSS.loss(state, resident, "b", gateway.now + 3600.0) < before / 10.0, "chances fade"
 
 
 def test_pinned_models_are_never_displaced() -> None:
-    stand = Stand(Fifo, room=2.0, a={"pinned": True})
-    stand.make_ready("b", "a")
-    stand.ask("c")
-    assert stand.loads[-1] == ("c", ["b"])
-    alone = Stand(Fifo, room=1.0, a={"pinned": True})
+    gateway = CoreGateway(Fifo, room=2.0, a={"pinned": True})
+    gateway.make_ready("b", "a")
+    gateway.ask("c")
+    assert gateway.loads[-1] == ("c", ["b"])
+    alone = CoreGateway(Fifo, room=1.0, a={"pinned": True})
     alone.make_ready("a")
     request = alone.ask("b")
     assert len(alone.loads) == 1 and "pinned" in alone.why(request)
@@ -125,92 +125,92 @@ def test_pinned_models_are_never_displaced() -> None:
 
 
 def test_an_idle_model_that_will_be_asked_for_stays_while_the_other_has_not_waited_for_long() -> None:
-    stand = Stand(Fifo, room=1.0)
-    stand.make_ready("a")
+    gateway = CoreGateway(Fifo, room=1.0)
+    gateway.make_ready("a")
     for _ in range(900):
-        stand.wait(0.5)
-        stand.done(stand.ask("a"))
-    stand.machine.state.usual_wait_s = 100.0
-    waiting = stand.ask("b")
-    assert len(stand.loads) == 1 and "likely to be asked for" in stand.why(waiting)
-    stand.done(stand.ask("a"))
-    assert len(stand.loads) == 1, "that is what it was kept for"
-    stand.wait(80.0)
-    assert stand.loads[-1] == ("b", ["a"])
+        gateway.wait(0.5)
+        gateway.done(gateway.ask("a"))
+    gateway.machine.state.usual_wait_s = 100.0
+    waiting = gateway.ask("b")
+    assert len(gateway.loads) == 1 and "likely to be asked for" in gateway.why(waiting)
+    gateway.done(gateway.ask("a"))
+    assert len(gateway.loads) == 1, "that is what it was kept for"
+    gateway.wait(80.0)
+    assert gateway.loads[-1] == ("b", ["a"])
 
 
 def test_a_model_that_fell_silent_is_not_kept_for_what_it_once_was() -> None:
-    stand = Stand(Fifo, room=1.0)
-    stand.make_ready("a")
+    gateway = CoreGateway(Fifo, room=1.0)
+    gateway.make_ready("a")
     for _ in range(900):
-        stand.wait(0.5)
-        stand.done(stand.ask("a"))
-    stand.machine.state.usual_wait_s = 100.0
-    stand.wait(30.0)
-    stand.ask("b")
-    assert stand.loads[-1] == ("b", ["a"])
+        gateway.wait(0.5)
+        gateway.done(gateway.ask("a"))
+    gateway.machine.state.usual_wait_s = 100.0
+    gateway.wait(30.0)
+    gateway.ask("b")
+    assert gateway.loads[-1] == ("b", ["a"])
 
 
 def test_where_nobody_usually_waits_nobody_waits_for_an_idle_model() -> None:
-    stand = Stand(Fifo, room=1.0)
-    stand.make_ready("a")
+    gateway = CoreGateway(Fifo, room=1.0)
+    gateway.make_ready("a")
     for _ in range(900):
-        stand.wait(0.5)
-        stand.done(stand.ask("a"))
-    stand.ask("b")
-    assert stand.loads[-1] == ("b", ["a"])
+        gateway.wait(0.5)
+        gateway.done(gateway.ask("a"))
+    gateway.ask("b")
+    assert gateway.loads[-1] == ("b", ["a"])
 
 
 # Sets of models that may be together
 
 
-def in_sets(*members: str, names: str = "abcd", **costs: float) -> Stand:
-    return Stand(Fifo, names, sets=Sets(members=tuple(tuple(some) for some in members), evict_costs=costs))
+def in_sets(*members: str, names: str = "abcd", **costs: float) -> CoreGateway:
+    return CoreGateway(Fifo, names, sets=Sets(members=tuple(tuple(some) for some in members), evict_costs=costs))
 
 
 def test_models_of_one_set_are_loaded_beside_each_other() -> None:
-    stand = in_sets("abc", "ad")
-    stand.ask("a", "b", "c")
-    assert [evict for _, evict in stand.loads] == [[], [], []]
+    gateway = in_sets("abc", "ad")
+    gateway.ask("a", "b", "c")
+    assert [evict for _, evict in gateway.loads] == [[], [], []]
 
 
 def test_models_of_no_common_set_displace_each_other() -> None:
-    stand = in_sets("ab", "cd")
-    stand.make_ready("a", "b")
-    stand.ask("c")
-    assert stand.loads[-1] == ("c", ["a", "b"])
+    gateway = in_sets("ab", "cd")
+    gateway.make_ready("a", "b")
+    gateway.ask("c")
+    assert gateway.loads[-1] == ("c", ["a", "b"])
 
 
 def test_a_model_of_no_common_set_waits_for_a_load_under_way() -> None:
-    stand = in_sets("ab", "cd")
-    first = stand.ask("a")
-    request = stand.ask("c")
-    assert "'a' is being loaded" in stand.why(request)
-    stand.loaded("a")
-    stand.done(first)
-    assert stand.loads[-1] == ("c", ["a"])
+    gateway = in_sets("ab", "cd")
+    first = gateway.ask("a")
+    request = gateway.ask("c")
+    assert "'a' is being loaded" in gateway.why(request)
+    gateway.loaded("a")
+    gateway.done(first)
+    assert gateway.loads[-1] == ("c", ["a"])
 
 
 def test_the_set_is_chosen_whose_loss_is_least() -> None:
-    stand = in_sets("ab", "ac", "bcd", names="abcd")
-    stand.make_ready("b", "c")
-    stand.wait(1.0)
-    stand.done(stand.ask("b"))
-    stand.ask("a")
-    assert stand.loads[-1] == ("a", ["c"])
+    gateway = in_sets("ab", "ac", "bcd", names="abcd")
+    gateway.make_ready("b", "c")
+    gateway.wait(1.0)
+    gateway.done(gateway.ask("b"))
+    gateway.ask("a")
+    assert gateway.loads[-1] == ("a", ["c"])
 
 
 def test_eviction_costs_weigh_the_loss() -> None:
-    stand = in_sets("ab", "ac", "bcd", names="abcd", c=50.0)
-    stand.make_ready("b", "c")
-    stand.wait(1.0)
-    stand.done(stand.ask("b"))
-    stand.ask("a")
-    assert stand.loads[-1] == ("a", ["b"])
+    gateway = in_sets("ab", "ac", "bcd", names="abcd", c=50.0)
+    gateway.make_ready("b", "c")
+    gateway.wait(1.0)
+    gateway.done(gateway.ask("b"))
+    gateway.ask("a")
+    assert gateway.loads[-1] == ("a", ["b"])
 
 
 def test_a_model_in_no_set_is_bound_by_the_ledger_alone() -> None:
-    stand = in_sets("ab", names="abx")
-    stand.make_ready("a", "x")
-    stand.ask("b")
-    assert stand.loads[-1] == ("b", [])
+    gateway = in_sets("ab", names="abx")
+    gateway.make_ready("a", "x")
+    gateway.ask("b")
+    assert gateway.loads[-1] == ("b", [])

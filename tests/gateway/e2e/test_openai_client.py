@@ -4,15 +4,15 @@ from pathlib import Path
 
 import openai
 import pytest
-from tests.gateway.e2e.rig import API_KEY, model, rig
+from tests.gateway.e2e.running_gateway import API_KEY, model, running_gateway
 
 HELLO = [{"role": "user", "content": "hello"}]
 
 
 @pytest.mark.parametrize("scheduler", ["serial", "fifo"])
 async def test_the_official_client_calls_and_streams_three_models_in_turn(tmp_path: Path, scheduler: str) -> None:
-    async with rig(tmp_path, [model("a"), model("b"), model("c")], scheduler=scheduler) as yard:
-        async with openai.AsyncOpenAI(base_url=f"{yard.calls}/v1", api_key=API_KEY, max_retries=0) as client:
+    async with running_gateway(tmp_path, [model("a"), model("b"), model("c")], scheduler=scheduler) as gateway:
+        async with openai.AsyncOpenAI(base_url=f"{gateway.calls}/v1", api_key=API_KEY, max_retries=0) as client:
             assert {one.id async for one in client.models.list()} == {"a", "b", "c"}
             for name in ("a", "b", "c", "a"):
                 whole = await client.chat.completions.create(model=name, messages=HELLO)  # type: ignore[arg-type]
@@ -23,8 +23,8 @@ async def test_the_official_client_calls_and_streams_three_models_in_turn(tmp_pa
                 assert "".join(pieces) == f"hello from {name}"
             with pytest.raises(openai.NotFoundError, match="there is no model 'nobody'"):
                 await client.chat.completions.create(model="nobody", messages=HELLO)  # type: ignore[arg-type]
-        wrong = openai.AsyncOpenAI(base_url=f"{yard.calls}/v1", api_key="wrong", max_retries=0)
+        wrong = openai.AsyncOpenAI(base_url=f"{gateway.calls}/v1", api_key="wrong", max_retries=0)
         with pytest.raises(openai.AuthenticationError):
             await wrong.models.list()
         await wrong.close()
-        assert yard.stage.loads() == 4
+        assert gateway.servers.loads() == 4

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from tests.gateway.e2e.rig import API_KEY, Document, rig
+from tests.gateway.e2e.running_gateway import API_KEY, Document, running_gateway
 
 ENGINE = os.environ.get("OSTLER_TEST_ENGINE", "")
 """The Python that has llama_cpp and gguf."""
@@ -39,8 +39,8 @@ async def test_three_random_llamas_take_turns_behind_the_official_client(
 ) -> None:
     models = {name: llama(file) for name, file in files.items()}
     async with (
-        rig(tmp_path, models, scheduler=scheduler) as yard,
-        openai.AsyncOpenAI(base_url=f"{yard.calls}/v1", api_key=API_KEY, max_retries=0) as client,
+        running_gateway(tmp_path, models, scheduler=scheduler) as gateway,
+        openai.AsyncOpenAI(base_url=f"{gateway.calls}/v1", api_key=API_KEY, max_retries=0) as client,
     ):
         said = {}
         for name in (*NAMES, NAMES[0]):
@@ -56,5 +56,5 @@ async def test_three_random_llamas_take_turns_behind_the_official_client(
             assert "".join(pieces) == text and len(pieces) > 12
             assert said.setdefault(name, text) == text
         assert len(set(said.values())) == len(NAMES)
-        running = (await yard.ask("GET", "/running")).json["running"]
+        running = (await gateway.ask("GET", "/running")).json["running"]
         assert [one["model"] for one in running if one["state"] == "ready"] == [NAMES[0]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from tests.gateway.relay.rig import Rig
+from tests.gateway.relay.running_relay import RunningRelay
 
 from ostler.gateway.relay.limits import Limits
 
@@ -39,7 +39,7 @@ def _bounded(test: Any) -> Any:
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+async def relay(tmp_path: Path) -> AsyncIterator[RunningRelay]:
     """A relay that has its configuration, and knows of no instance yet."""
-    async with Rig.standing(tmp_path, Limits(linger_s=0.1, look_every_s=0.05)) as standing:
-        yield standing
+    async with RunningRelay.open(tmp_path, Limits(linger_s=0.1, look_every_s=0.05)) as relay:
+        yield relay

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.gateway.relay.rig import Client, Heard, Line, ModelServer, Rig, chat, until
+from tests.gateway.relay.running_relay import Client, Heard, Line, ModelServer, RunningRelay, chat, until
 
 from ostler.gateway.control import (
     Abort,
@@ -35,8 +35,8 @@ LIMITS = Limits(
 
 
 class Chaos:
-    def __init__(self, rig: Rig, chance: random.Random) -> None:
-        self.rig = rig
+    def __init__(self, relay: RunningRelay, chance: random.Random) -> None:
+        self.relay = relay
         self.chance = chance
         self.servers: list[ModelServer] = []
         self.ends: Counter[int] = Counter()
@@ -86,7 +86,7 @@ class Chaos:
 
     async def caller(self) -> None:
         for _ in range(CALLS):
-            client = await self.rig.client()
+            client = await self.relay.client()
             for _ in range(self.chance.randint(1, 3)):
                 body = chat(
                     self.chance.choice(MODELS),
@@ -113,7 +113,7 @@ class Chaos:
     # The hub
 
     async def hub(self) -> None:
-        hub, chance = self.rig.hub, self.chance
+        hub, chance = self.relay.hub, self.chance
         while True:
             message = await hub.hears(Arrived | Done | Cancelled)  # type: ignore[arg-type]
             self.hear(message)
@@ -134,7 +134,7 @@ class Chaos:
                 self.ends[message.request] += 1
 
     def decide(self, request: int) -> None:
-        hub, chance = self.rig.hub, self.chance
+        hub, chance = self.relay.hub, self.chance
         if chance.random() < 0.2:
             self.refused.add(request)
             hub.say(Refuse(request, 503, "busy", "later", 1))
@@ -151,7 +151,7 @@ class Chaos:
         chance = self.chance
         server = chance.choice(self.servers)
         name = f"i{self.instances}-{server.port}"
-        self.rig.hub.say(
+        self.relay.hub.say(
             chance.choice((Close(name), Gone(name), Open(name, chance.choice(MODELS), "127.0.0.1", server.port, 2)))
         )
         self.instances += chance.randint(0, 1)
@@ -161,24 +161,24 @@ class Chaos:
 async def test_every_request_ends_once_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
     trouble: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: trouble.append(context))
-    async with Rig.standing(tmp_path, msgspec.structs.replace(LIMITS, few=-1 if seed % 2 else 4)) as rig:
-        chaos = Chaos(rig, random.Random(seed))
-        chaos.servers = [await rig.server(chaos.script) for _ in range(3)]
+    async with RunningRelay.open(tmp_path, msgspec.structs.replace(LIMITS, few=-1 if seed % 2 else 4)) as relay:
+        chaos = Chaos(relay, random.Random(seed))
+        chaos.servers = [await relay.server(chaos.script) for _ in range(3)]
         hub = asyncio.create_task(chaos.hub())
         await asyncio.gather(*[chaos.caller() for _ in range(CALLERS)])
-        relay = rig.relay
-        await until(lambda: not relay.callers and not relay.requests)
-        await until(lambda: not any(one.exchanges for one in relay.instances.values()))
-        await rig.settled()
+        core = relay.core
+        await until(lambda: not core.callers and not core.requests)
+        await until(lambda: not any(one.exchanges for one in core.instances.values()))
+        await relay.settled()
         hub.cancel()
-        for message in rig.hub.messages:
+        for message in relay.hub.messages:
             chaos.hear(message)
         assert not trouble
         assert chaos.answers > 20
         assert set(chaos.arrivals.values()) == {1}
         assert set(chaos.ends.values()) <= {1}
         assert set(chaos.arrivals) == set(chaos.ends) | (chaos.refused & set(chaos.arrivals))
-        assert relay.spool.held == relay.writes.under_way == 0
-        assert all(model.waiting == 0 for model in relay.catalog.models.values())
-        assert all(key.in_flight == 0 for key in relay.catalog._keys.values())
-        assert not any(isinstance(one, Exchange) for one in relay.requests.values())
+        assert core.spool.held == core.writes.under_way == 0
+        assert all(model.waiting == 0 for model in core.catalog.models.values())
+        assert all(key.in_flight == 0 for key in core.catalog._keys.values())
+        assert not any(isinstance(one, Exchange) for one in core.requests.values())

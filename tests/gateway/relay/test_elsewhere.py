@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.gateway.relay.rig import PLAIN, SECRET, WAIT_S, Client, Line, Rig, chat, key
+from tests.gateway.relay.running_relay import PLAIN, SECRET, WAIT_S, Client, Line, RunningRelay, chat, key
 from tests.gateway.relay.test_tunnel import SWITCH, UPGRADE
 
 from ostler.gateway.control import Done, Gone, NeedTunnel, NoTunnel, Open, Refuse, Way
@@ -18,25 +18,25 @@ ASKS = "Connection: Upgrade\r\nUpgrade: ostler-tunnel\r\n"
 
 
 @pytest.fixture
-async def far(tmp_path: Path) -> AsyncIterator[Rig]:
+async def far(tmp_path: Path) -> AsyncIterator[RunningRelay]:
     """A relay that knows of an instance on another machine, whose gate stands open."""
     limits = Limits(linger_s=0.1, look_every_s=0.05, connect_s=2.0)
-    async with Rig.standing(tmp_path, limits, msgspec.structs.replace(PLAIN, keys=KEYS)) as rig:
-        rig.hub.say(Open("i1", "small", "127.0.0.1", 5001, None, Way(tunnel=True)))
-        await rig.settled()
-        yield rig
+    async with RunningRelay.open(tmp_path, limits, msgspec.structs.replace(PLAIN, keys=KEYS)) as relay:
+        relay.hub.say(Open("i1", "small", "127.0.0.1", 5001, None, Way(tunnel=True)))
+        await relay.settled()
+        yield relay
 
 
-async def asks(rig: Rig, name: str, secret: str = WORKER, more: str = ASKS) -> Client:
-    client = await rig.client()
+async def asks(relay: RunningRelay, name: str, secret: str = WORKER, more: str = ASKS) -> Client:
+    client = await relay.client()
     client.ask(path=f"/tunnel/{name}", more=more, secret=secret)
     return client
 
 
-async def opened(rig: Rig, needed: NeedTunnel | None = None, secret: str = WORKER) -> Line:
+async def opened(relay: RunningRelay, needed: NeedTunnel | None = None, secret: str = WORKER) -> Line:
     """The worker's end of the tunnel that was asked for last: it speaks for the model's server."""
-    needed = needed or await rig.hub.hears(NeedTunnel, instance="i1")
-    worker = await asks(rig, needed.key, secret)
+    needed = needed or await relay.hub.hears(NeedTunnel, instance="i1")
+    worker = await asks(relay, needed.key, secret)
     head = await worker.head()
     assert (head.status, head.headers["upgrade"]) == (101, "ostler-tunnel")
     return Line(worker.reader, worker.writer)
@@ -47,7 +47,7 @@ async def answers(line: Line, body: bytes = b"{}") -> None:
     line.answer(body)
 
 
-async def test_one_tunnel_serves_one_request_after_the_other(far: Rig) -> None:
+async def test_one_tunnel_serves_one_request_after_the_other(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat())
     line = await opened(far)
@@ -61,10 +61,10 @@ async def test_one_tunnel_serves_one_request_after_the_other(far: Rig) -> None:
         await answers(line, b'{"n":%d}' % number)
         assert (await client.reply()).json == {"n": number}
     assert not far.hub.heard(NeedTunnel)
-    assert len(far.relay.callers) == 1
+    assert len(far.core.callers) == 1
 
 
-async def test_requests_at_the_same_time_have_a_tunnel_each(far: Rig) -> None:
+async def test_requests_at_the_same_time_have_a_tunnel_each(far: RunningRelay) -> None:
     clients = [await far.client() for _ in range(3)]
     for client in clients:
         client.ask(chat())
@@ -75,13 +75,13 @@ async def test_requests_at_the_same_time_have_a_tunnel_each(far: Rig) -> None:
     assert [(await client.reply()).status for client in clients] == [200, 200, 200]
 
 
-async def test_a_stream_goes_at_the_speed_of_its_caller(far: Rig) -> None:
+async def test_a_stream_goes_at_the_speed_of_its_caller(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat(stream=True))
     line = await opened(far)
     await line.request()
     line.begin_stream()
-    (exchange,) = far.relay.instances["i1"].exchanges
+    (exchange,) = far.core.instances["i1"].exchanges
     upstream = exchange.upstream
     assert upstream is not None
     while upstream.transport.is_reading():
@@ -92,7 +92,7 @@ async def test_a_stream_goes_at_the_speed_of_its_caller(far: Rig) -> None:
     assert (await client.reply()).body.endswith(b"data: last\n\n")
 
 
-async def test_a_websocket_passes_through_a_tunnel(far: Rig) -> None:
+async def test_a_websocket_passes_through_a_tunnel(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(path="/upstream/small", more=UPGRADE)
     line = await opened(far)
@@ -107,7 +107,7 @@ async def test_a_websocket_passes_through_a_tunnel(far: Rig) -> None:
     assert (await far.hub.hears(Done)).status == 101
 
 
-async def test_a_key_opens_one_tunnel_and_no_other(far: Rig) -> None:
+async def test_a_key_opens_one_tunnel_and_no_other(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat())
     needed = await far.hub.hears(NeedTunnel)
@@ -119,7 +119,7 @@ async def test_a_key_opens_one_tunnel_and_no_other(far: Rig) -> None:
     assert (again.status, again.headers["connection"]) == (404, "close")
 
 
-async def test_a_tunnel_is_opened_by_the_worker_that_it_was_asked_of(far: Rig) -> None:
+async def test_a_tunnel_is_opened_by_the_worker_that_it_was_asked_of(far: RunningRelay) -> None:
     keys = [*KEYS, key("s3cret-of-another", "other-box", "worker"), key("s3cret-of-any", "", "worker")]
     far.hub.say(msgspec.structs.replace(PLAIN, keys=keys))
     far.hub.say(Open("i1", "small", "127.0.0.1", 5001, None, Way(tunnel=True, worker="box")))
@@ -136,7 +136,7 @@ async def test_a_tunnel_is_opened_by_the_worker_that_it_was_asked_of(far: Rig) -
         assert (await client.reply()).status == 200
 
 
-async def test_a_tunnel_is_opened_by_workers_and_a_workers_token_opens_nothing_else(far: Rig) -> None:
+async def test_a_tunnel_is_opened_by_workers_and_a_workers_token_opens_nothing_else(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat())
     needed = await far.hub.hears(NeedTunnel)
@@ -152,7 +152,7 @@ async def test_a_tunnel_is_opened_by_workers_and_a_workers_token_opens_nothing_e
     assert (await client.reply()).status == 200
 
 
-async def test_why_there_is_no_tunnel_is_told_to_the_caller(far: Rig) -> None:
+async def test_why_there_is_no_tunnel_is_told_to_the_caller(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat())
     needed = await far.hub.hears(NeedTunnel)
@@ -166,20 +166,20 @@ async def test_why_there_is_no_tunnel_is_told_to_the_caller(far: Rig) -> None:
 
 async def test_a_tunnel_that_does_not_come_in_time_comes_for_nobody(tmp_path: Path) -> None:
     limits = Limits(linger_s=0.1, look_every_s=0.05, connect_s=0.05)
-    async with Rig.standing(tmp_path, limits, msgspec.structs.replace(PLAIN, keys=KEYS)) as rig:
-        rig.hub.say(Open("i1", "small", "127.0.0.1", 5001, None, Way(tunnel=True)))
-        client = await rig.client()
+    async with RunningRelay.open(tmp_path, limits, msgspec.structs.replace(PLAIN, keys=KEYS)) as relay:
+        relay.hub.say(Open("i1", "small", "127.0.0.1", 5001, None, Way(tunnel=True)))
+        client = await relay.client()
         client.ask(chat())
-        needed = await rig.hub.hears(NeedTunnel)
-        done = await rig.hub.hears(Done)
+        needed = await relay.hub.hears(NeedTunnel)
+        done = await relay.hub.hears(Done)
         assert "its worker opened no connection to it within 0.05 s" in done.error
-        rig.hub.say(Refuse(done.request, 502, "upstream_error", done.error))
+        relay.hub.say(Refuse(done.request, 502, "upstream_error", done.error))
         assert (await client.reply()).status == 502
-        assert (await (await asks(rig, needed.key)).reply()).status == 404
-        assert not rig.relay.connecting._awaited
+        assert (await (await asks(relay, needed.key)).reply()).status == 404
+        assert not relay.core.connecting._awaited
 
 
-async def test_a_cut_between_two_requests_is_made_good_by_another_tunnel(far: Rig) -> None:
+async def test_a_cut_between_two_requests_is_made_good_by_another_tunnel(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat())
     line = await opened(far)
@@ -192,7 +192,7 @@ async def test_a_cut_between_two_requests_is_made_good_by_another_tunnel(far: Ri
     assert (await client.reply()).json == {"again": 1}
 
 
-async def test_a_cut_in_the_middle_of_a_stream_ends_it_with_an_error(far: Rig) -> None:
+async def test_a_cut_in_the_middle_of_a_stream_ends_it_with_an_error(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat(stream=True))
     line = await opened(far)
@@ -208,7 +208,7 @@ async def test_a_cut_in_the_middle_of_a_stream_ends_it_with_an_error(far: Rig) -
     assert b"upstream_error" in said and said.endswith(b"data: [DONE]\n\n")
 
 
-async def test_a_caller_who_leaves_ends_the_tunnel_that_served_it(far: Rig) -> None:
+async def test_a_caller_who_leaves_ends_the_tunnel_that_served_it(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat(stream=True))
     line = await opened(far)
@@ -219,7 +219,7 @@ async def test_a_caller_who_leaves_ends_the_tunnel_that_served_it(far: Rig) -> N
     assert (await far.hub.hears(Done)).status == 499
 
 
-async def test_tunnels_end_with_their_instance(far: Rig) -> None:
+async def test_tunnels_end_with_their_instance(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat())
     line = await opened(far)
@@ -238,7 +238,7 @@ async def test_tunnels_end_with_their_instance(far: Rig) -> None:
     assert (await (await asks(far, late.key)).reply()).status == 404
 
 
-async def test_a_relay_whose_hub_is_gone_waits_for_no_tunnel(far: Rig) -> None:
+async def test_a_relay_whose_hub_is_gone_waits_for_no_tunnel(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat())
     await far.hub.hears(NeedTunnel)
@@ -247,7 +247,7 @@ async def test_a_relay_whose_hub_is_gone_waits_for_no_tunnel(far: Rig) -> None:
     assert reply.status == 502 and "is gone" in reply.json["error"]["message"]
 
 
-async def test_what_is_said_in_a_tunnel_before_anything_was_asked_ends_it(far: Rig) -> None:
+async def test_what_is_said_in_a_tunnel_before_anything_was_asked_ends_it(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat())
     needed = await far.hub.hears(NeedTunnel)
@@ -259,9 +259,11 @@ async def test_what_is_said_in_a_tunnel_before_anything_was_asked_ends_it(far: R
     assert (await far.hub.hears(Done)).gave_back
 
 
-async def test_a_tunnel_that_comes_in_the_very_turn_in_which_nobody_waits_any_more_is_refused(far: Rig) -> None:
-    connecting = far.relay.connecting
-    waiting = asyncio.create_task(connecting.open(far.relay.instances["i1"]))
+async def test_a_tunnel_that_comes_in_the_very_turn_in_which_nobody_waits_any_more_is_refused(
+    far: RunningRelay,
+) -> None:
+    connecting = far.core.connecting
+    waiting = asyncio.create_task(connecting.open(far.core.instances["i1"]))
     needed = await far.hub.hears(NeedTunnel)
     assert connecting.awaits(needed.key, "box")
     waiting.cancel()

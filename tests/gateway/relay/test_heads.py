@@ -12,7 +12,7 @@ import pytest
 from httptools import HttpRequestParser
 from hypothesis import example, given
 from hypothesis import strategies as st
-from tests.gateway.relay.rig import CHAT, PLAIN, SECRET, Client, Heard, Line, Rig, chat, key, until
+from tests.gateway.relay.running_relay import CHAT, PLAIN, SECRET, Client, Heard, Line, RunningRelay, chat, key, until
 
 from ostler.gateway.control import Done
 from ostler.gateway.relay.heads import MAX_HEAD_BYTES, Heads
@@ -193,7 +193,7 @@ def requests(chance: random.Random) -> list[tuple[bytes, bool]]:
 
 async def exchanged(folder: Path, limits: Limits, seed: int) -> list[object]:
     """What callers and model servers saw of a run of requests, and what the hub was told of it."""
-    async with Rig.standing(folder, limits) as rig:
+    async with RunningRelay.open(folder, limits) as relay:
         saw: list[object] = []
 
         async def serve(line: Line, heard: Heard) -> None:
@@ -201,17 +201,17 @@ async def exchanged(folder: Path, limits: Limits, seed: int) -> list[object]:
             saw.append((heard.method, heard.target, list(headers.items()), heard.body))
             await answer(line, heard)
 
-        await rig.serving(serve)
-        await rig.serving(serve, "renamed", instance="i2")
-        client = await rig.client()
+        await relay.serving(serve)
+        await relay.serving(serve, "renamed", instance="i2")
+        client = await relay.client()
         for data, in_pieces in requests(random.Random(seed)):
             for piece in (data[:200], data[200:]) if in_pieces else (data,):
                 client.send(piece)
                 await asyncio.sleep(0.002 if in_pieces else 0)
             reply = await client.reply()
             saw.append((reply.head, reply.body))
-        await rig.settled()
-        saw += [(done.status, done.bytes_in, done.bytes_out, done.prompt_tokens) for done in rig.hub.heard(Done)]
+        await relay.settled()
+        saw += [(done.status, done.bytes_in, done.bytes_out, done.prompt_tokens) for done in relay.hub.heard(Done)]
         return saw
 
 
@@ -243,10 +243,10 @@ async def test_a_head_that_was_seen_before_changes_no_byte(
     assert with_heads_kept == await exchanged(tmp_path, Limits(memory_bytes=5000), seed)
 
 
-async def known(rig: Rig, **more: Any) -> Client:
+async def known(relay: RunningRelay, **more: Any) -> Client:
     """A caller whose head is."""
-    await rig.serving()
-    client = await rig.client()
+    await relay.serving()
+    client = await relay.client()
     assert [await again(client, **more) for _ in range(3)] == [(200, "")] * 3
     return client
 
@@ -256,61 +256,61 @@ async def again(client: Client, **more: Any) -> tuple[int, str]:
     return reply.status, reply.json["error"]["code"] if reply.status >= 400 else ""
 
 
-async def test_a_caller_whose_key_was_taken_away_is_refused_with_the_same_head(rig: Rig) -> None:
-    client = await known(rig)
-    rig.hub.say(msgspec.structs.replace(PLAIN, keys=[key("another")]))
-    await rig.settled()
+async def test_a_caller_whose_key_was_taken_away_is_refused_with_the_same_head(relay: RunningRelay) -> None:
+    client = await known(relay)
+    relay.hub.say(msgspec.structs.replace(PLAIN, keys=[key("another")]))
+    await relay.settled()
     assert await client.rest() == b"", "its connection ends with its key"
-    assert await again(await rig.client()) == (401, "invalid_api_key")
+    assert await again(await relay.client()) == (401, "invalid_api_key")
 
 
-async def test_a_key_that_became_a_workers_calls_no_models_with_the_same_head(rig: Rig) -> None:
-    client = await known(rig)
-    rig.hub.say(msgspec.structs.replace(PLAIN, keys=[key(role="worker")]))
-    await rig.settled()
+async def test_a_key_that_became_a_workers_calls_no_models_with_the_same_head(relay: RunningRelay) -> None:
+    client = await known(relay)
+    relay.hub.say(msgspec.structs.replace(PLAIN, keys=[key(role="worker")]))
+    await relay.settled()
     assert await again(client) == (403, "permission_denied")
 
 
-async def test_a_body_that_became_too_large_is_refused_with_the_same_head(rig: Rig) -> None:
-    client = await known(rig, padding="x" * 900)
-    rig.hub.say(msgspec.structs.replace(PLAIN, max_body_bytes=500))
-    await rig.settled()
+async def test_a_body_that_became_too_large_is_refused_with_the_same_head(relay: RunningRelay) -> None:
+    client = await known(relay, padding="x" * 900)
+    relay.hub.say(msgspec.structs.replace(PLAIN, max_body_bytes=500))
+    await relay.settled()
     assert await again(client) == (200, "")
     assert await again(client, padding="x" * 900) == (413, "request_too_large")
 
 
-async def test_a_relay_that_stops_answers_the_same_head_no_more(rig: Rig) -> None:
-    client = await known(rig)
-    rig.relay.stopping = True
+async def test_a_relay_that_stops_answers_the_same_head_no_more(relay: RunningRelay) -> None:
+    client = await known(relay)
+    relay.core.stopping = True
     assert await again(client) == (503, "shutting_down")
 
 
 async def test_a_body_that_finds_no_room_is_refused_with_the_same_head(tmp_path: Path) -> None:
-    async with Rig.standing(tmp_path, Limits(memory_bytes=1000)) as rig:
-        client = await known(rig)
-        rig.relay.spool.folder = tmp_path / "missing"
+    async with RunningRelay.open(tmp_path, Limits(memory_bytes=1000)) as relay:
+        client = await known(relay)
+        relay.core.spool.folder = tmp_path / "missing"
         assert await again(client, padding="x" * 2000) == (503, "no_room")
         assert await again(client) == (200, "")
-        assert rig.relay.spool.held == 0
+        assert relay.core.spool.held == 0
 
 
-async def test_a_piece_of_a_body_that_looks_like_a_known_request_is_none(rig: Rig) -> None:
-    server = await rig.serving()
-    client = await rig.client()
+async def test_a_piece_of_a_body_that_looks_like_a_known_request_is_none(relay: RunningRelay) -> None:
+    server = await relay.serving()
+    client = await relay.client()
     assert [await again(client) for _ in range(3)] == [(200, "")] * 3
     body = json.dumps(chat()).encode()
     head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {SECRET}\r\nContent-Length: "
     hidden = head.encode() + b"%d\r\n\r\n" % len(body) + body
     client.send(head.encode() + b"%d\r\n\r\n{" % (1 + len(hidden)))
-    await until(lambda: any(one._incoming is not None for one in rig.relay.callers))
+    await until(lambda: any(one._incoming is not None for one in relay.core.callers))
     client.send(hidden)
     assert (await client.reply()).status == 400
     assert len(server.heard) == 3
 
 
-async def test_a_form_with_a_known_head_is_read_as_a_form(rig: Rig) -> None:
-    server = await rig.serving()
-    client = await rig.client()
+async def test_a_form_with_a_known_head_is_read_as_a_form(relay: RunningRelay) -> None:
+    server = await relay.serving()
+    client = await relay.client()
     form = b'--b\r\nContent-Disposition: form-data; name="model"\r\n\r\nsmall\r\n--b--\r\n'
     for _ in range(4):
         client.ask(form, "/v1/audio/transcriptions", more="Content-Type: multipart/form-data; boundary=b\r\n")
@@ -318,12 +318,12 @@ async def test_a_form_with_a_known_head_is_read_as_a_form(rig: Rig) -> None:
     assert [heard.body for heard in server.heard] == [form] * 4
 
 
-async def test_an_answer_to_head_with_a_known_head_has_no_body(rig: Rig) -> None:
+async def test_an_answer_to_head_with_a_known_head_has_no_body(relay: RunningRelay) -> None:
     async def answer(line: Line, heard: Heard) -> None:
         line.answer(b"{}")
 
-    await rig.serving(answer)
-    client = await rig.client()
+    await relay.serving(answer)
+    client = await relay.client()
     for _ in range(3):
         assert (await client.call(chat())).body == b"{}"
     client.ask(path=CHAT + "?model=small", method="HEAD")
@@ -332,7 +332,7 @@ async def test_an_answer_to_head_with_a_known_head_has_no_body(rig: Rig) -> None
     assert after.head.startswith(b"HTTP/1.1 200 ") and after.body == b"{}"
 
 
-async def test_an_answer_in_pieces_of_which_the_last_looks_like_an_answer_is_one_answer(rig: Rig) -> None:
+async def test_an_answer_in_pieces_of_which_the_last_looks_like_an_answer_is_one_answer(relay: RunningRelay) -> None:
     """Neither is a known head seen in it, nor a head remembered of it."""
 
     async def answer(line: Line, heard: Heard) -> None:
@@ -341,28 +341,28 @@ async def test_an_answer_in_pieces_of_which_the_last_looks_like_an_answer_is_one
             await until(lambda: any(exchange.upstream._unread for exchange in instance.exchanges))
         line.send(b"HTTP/1.1 200 Fine\r\nContent-Length: 2\r\n\r\n{}")
 
-    await rig.serving(answer)
-    instance: Any = rig.relay.instances["i1"]
-    client = await rig.client()
+    await relay.serving(answer)
+    instance: Any = relay.core.instances["i1"]
+    client = await relay.client()
     pieces = [True] * 3 + [False] * 3 + [True]
     seen = [(await client.call(chat(pieces=one))).status for one in pieces]
     assert seen == [418 if one else 200 for one in pieces]
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_a_body_that_an_answer_may_not_have_never_reaches_a_caller(rig: Rig, status: int) -> None:
+async def test_a_body_that_an_answer_may_not_have_never_reaches_a_caller(relay: RunningRelay, status: int) -> None:
     async def answer(line: Line, heard: Heard) -> None:
         line.answer(b"HTTP/1.1 200 Planted\r\n\r\n", status)
 
-    await rig.serving(answer)
-    client = await rig.client()
+    await relay.serving(answer)
+    client = await relay.client()
     assert [(await client.call(chat())).status for _ in range(4)] == [status] * 4
     assert (await client.call(path="/health")).head.startswith(b"HTTP/1.1 200 OK")
 
 
-async def test_whoever_asks_whether_to_go_on_is_told_each_time(rig: Rig) -> None:
-    await rig.serving()
-    client = await rig.client()
+async def test_whoever_asks_whether_to_go_on_is_told_each_time(relay: RunningRelay) -> None:
+    await relay.serving()
+    client = await relay.client()
     for _ in range(4):
         client.ask(chat(), more="Expect: 100-continue\r\n")
         assert ((await client.head()).status, (await client.reply()).status) == (100, 200)
@@ -370,12 +370,12 @@ async def test_whoever_asks_whether_to_go_on_is_told_each_time(rig: Rig) -> None
 
 @pytest.mark.parametrize("more", ["Connection: close\r\n", "Connection: upgrade\r\nUpgrade: h2c\r\n"])
 async def test_a_known_head_says_the_same_about_the_connection(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, more: str
+    relay: RunningRelay, monkeypatch: pytest.MonkeyPatch, more: str
 ) -> None:
-    server = await rig.serving()
+    server = await relay.serving()
     counted = Counted(monkeypatch)
     for _ in range(4):
-        client = await rig.client()
+        client = await relay.client()
         client.ask(chat(), more=more)
         assert (await client.reply()).status == 200
         if "close" in more:
@@ -385,11 +385,11 @@ async def test_a_known_head_says_the_same_about_the_connection(
     assert counted.known and len(server.heard) == 4
 
 
-async def test_a_request_with_a_known_head_waits_until_its_caller_reads(rig: Rig) -> None:
-    server = await rig.serving()
-    client = await rig.client()
+async def test_a_request_with_a_known_head_waits_until_its_caller_reads(relay: RunningRelay) -> None:
+    server = await relay.serving()
+    client = await relay.client()
     assert [await again(client) for _ in range(3)] == [(200, "")] * 3
-    (caller,) = rig.relay.callers
+    (caller,) = relay.core.callers
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     unread = b" " * 16_000_000
     caller.transport.write(unread)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.gateway.relay.rig import Client, Heard, Line, ModelServer, Rig, Script, chat, echo
+from tests.gateway.relay.running_relay import Client, Heard, Line, ModelServer, RunningRelay, Script, chat, echo
 from tests.gateway.relay.test_tunnel import UPGRADE, mirror
 
 from ostler.gateway.control import Arrived, Done, Grant, Open, Refuse, Way
@@ -48,29 +48,29 @@ class Peer(ModelServer):
 
 
 @pytest.fixture
-async def trusting(tmp_path: Path, authority: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+async def trusting(tmp_path: Path, authority: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[RunningRelay]:
     """A relay to which the test's authority is one of the machine's."""
     monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.pem"))
-    async with Rig.standing(tmp_path, Limits(linger_s=0.1, look_every_s=0.05)) as rig:
-        yield rig
+    async with RunningRelay.open(tmp_path, Limits(linger_s=0.1, look_every_s=0.05)) as relay:
+        yield relay
 
 
-async def peer(rig: Rig, authority: Path, script: Script = echo) -> Peer:
+async def peer(relay: RunningRelay, authority: Path, script: Script = echo) -> Peer:
     server = Peer(script, authority)
     await server.start()
-    rig._servers.append(server)
+    relay._servers.append(server)
     return server
 
 
-async def granted(rig: Rig, host: str, port: int, way: Way, path: str = "/v1/chat/completions") -> Client:
-    client = await rig.client()
+async def granted(relay: RunningRelay, host: str, port: int, way: Way, path: str = "/v1/chat/completions") -> Client:
+    client = await relay.client()
     client.ask(chat(), path)
-    arrived = await rig.hub.hears(Arrived)
-    rig.hub.say(Grant(arrived.request, "peer-p", host, port, way))
+    arrived = await relay.hub.hears(Arrived)
+    relay.hub.say(Grant(arrived.request, "peer-p", host, port, way))
     return client
 
 
-async def test_a_peer_sees_its_own_path_its_own_key_and_its_own_name(trusting: Rig, authority: Path) -> None:
+async def test_a_peer_sees_its_own_path_its_own_key_and_its_own_name(trusting: RunningRelay, authority: Path) -> None:
     server = await peer(trusting, authority)
     way = Way(tls=True, prefix="/openai/", api_key="theirs")
     for _ in range(2):
@@ -83,7 +83,7 @@ async def test_a_peer_sees_its_own_path_its_own_key_and_its_own_name(trusting: R
     assert server.connections == 1
 
 
-async def test_bytes_and_streams_pass_through_tls_as_they_are(trusting: Rig, authority: Path) -> None:
+async def test_bytes_and_streams_pass_through_tls_as_they_are(trusting: RunningRelay, authority: Path) -> None:
     async def pours(line: Line, heard: Heard) -> None:
         line.begin_stream()
         for number in range(200):
@@ -105,7 +105,7 @@ async def test_bytes_and_streams_pass_through_tls_as_they_are(trusting: Rig, aut
     assert server.heard[-1].json == big
 
 
-async def test_a_caller_who_leaves_ends_the_connection_to_a_peer(trusting: Rig, authority: Path) -> None:
+async def test_a_caller_who_leaves_ends_the_connection_to_a_peer(trusting: RunningRelay, authority: Path) -> None:
     async def holds(line: Line, heard: Heard) -> None:
         line.begin_stream()
         line.event("one")
@@ -120,7 +120,7 @@ async def test_a_caller_who_leaves_ends_the_connection_to_a_peer(trusting: Rig, 
     assert (await trusting.hub.hears(Done)).status == 499
 
 
-async def test_a_websocket_passes_through_tls(trusting: Rig, authority: Path) -> None:
+async def test_a_websocket_passes_through_tls(trusting: RunningRelay, authority: Path) -> None:
     server = await peer(trusting, authority, mirror)
     trusting.hub.say(Open("peer-p", "small", "localhost", server.port, None, Way(tls=True, prefix="/x")))
     await trusting.settled()
@@ -141,27 +141,27 @@ async def test_a_peer_without_a_good_certificate_gets_nothing(
 ) -> None:
     if trusts:
         monkeypatch.setenv("SSL_CERT_FILE", str(authority / "ca.pem"))
-    async with Rig.standing(tmp_path, Limits(linger_s=0.1)) as rig:
-        server = await peer(rig, authority)
-        client = await granted(rig, host, server.port, Way(tls=True, api_key="theirs"))
-        done = await rig.hub.hears(Done)
+    async with RunningRelay.open(tmp_path, Limits(linger_s=0.1)) as relay:
+        server = await peer(relay, authority)
+        client = await granted(relay, host, server.port, Way(tls=True, api_key="theirs"))
+        done = await relay.hub.hears(Done)
         assert done.gave_back and why in done.error
         assert not server.heard
-        rig.hub.say(Refuse(done.request, 502, "peer_unreachable", done.error))
+        relay.hub.say(Refuse(done.request, 502, "peer_unreachable", done.error))
         assert (await client.reply()).code == "peer_unreachable"
 
 
-async def test_another_key_or_path_is_another_peer(rig: Rig) -> None:
-    server = await rig.server()
+async def test_another_key_or_path_is_another_peer(relay: RunningRelay) -> None:
+    server = await relay.server()
     for prefix in ("/a", "/b"):
-        client = await granted(rig, "127.0.0.1", server.port, Way(prefix=prefix))
+        client = await granted(relay, "127.0.0.1", server.port, Way(prefix=prefix))
         assert (await client.reply()).json["target"] == f"{prefix}/v1/chat/completions"
     assert server.connections == 2
 
 
-async def test_a_host_that_can_be_no_name_is_told_of(rig: Rig) -> None:
-    client = await granted(rig, "a..b", 80, Way())
-    done = await rig.hub.hears(Done, gave_back=True)
+async def test_a_host_that_can_be_no_name_is_told_of(relay: RunningRelay) -> None:
+    client = await granted(relay, "a..b", 80, Way())
+    done = await relay.hub.hears(Done, gave_back=True)
     assert "cannot be reached" in done.error
-    rig.hub.say(Refuse(done.request, 502, "peer_unreachable", done.error))
+    relay.hub.say(Refuse(done.request, 502, "peer_unreachable", done.error))
     assert (await client.reply()).code == "peer_unreachable"

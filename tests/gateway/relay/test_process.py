@@ -11,7 +11,19 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.gateway.relay.rig import PLAIN, WAIT_S, Client, Heard, Line, ModelServer, Rig, ScriptedHub, chat, echo, until
+from tests.gateway.relay.running_relay import (
+    PLAIN,
+    WAIT_S,
+    Client,
+    Heard,
+    Line,
+    ModelServer,
+    RunningRelay,
+    ScriptedHub,
+    chat,
+    echo,
+    until,
+)
 
 import ostler
 from ostler.gateway.control import Arrived, Asked, Cancelled, Close, Done, Drained, Hello, Open, Stop, ToRelay, frame
@@ -132,7 +144,7 @@ async def test_a_port_that_is_taken_is_told_in_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-async def test_what_is_under_way_may_end_and_nobody_else_is_let_in(rig: Rig, ahead: bool) -> None:
+async def test_what_is_under_way_may_end_and_nobody_else_is_let_in(relay: RunningRelay, ahead: bool) -> None:
     release = asyncio.Event()
 
     async def script(line: Line, heard: Heard) -> None:
@@ -141,18 +153,18 @@ async def test_what_is_under_way_may_end_and_nobody_else_is_let_in(rig: Rig, ahe
         await release.wait()
         line.end_stream()
 
-    await rig.serving(script)
-    streams, idle, half = [await rig.client() for _ in range(3)]
+    await relay.serving(script)
+    streams, idle, half = [await relay.client() for _ in range(3)]
     streams.ask(chat(stream=True))
     await streams.head()
     half.ask(method="POST", more="Content-Length: 10\r\n")
-    await until(lambda: len(rig.relay.callers) == 3)
-    await (await rig.client()).call(path="/health")
-    rig.hub.say(Stop(WAIT_S))
+    await until(lambda: len(relay.core.callers) == 3)
+    await (await relay.client()).call(path="/health")
+    relay.hub.say(Stop(WAIT_S))
     assert await idle.rest() == b""
     assert (await half.reply()).code == "shutting_down"
     with pytest.raises(ConnectionRefusedError):
-        await rig.client()
+        await relay.client()
     if ahead:
         streams.ask(chat())
     assert await streams.chunk() == b"data: one\n\n"
@@ -161,11 +173,11 @@ async def test_what_is_under_way_may_end_and_nobody_else_is_let_in(rig: Rig, ahe
     if ahead:
         assert (await streams.reply()).code == "shutting_down"
     assert await streams.rest() == b""
-    assert rig.running is not None
-    await rig.running
+    assert relay.running is not None
+    await relay.running
 
 
-async def test_after_the_time_to_end_everything_is_ended(rig: Rig) -> None:
+async def test_after_the_time_to_end_everything_is_ended(relay: RunningRelay) -> None:
     async def script(line: Line, heard: Heard) -> None:
         if heard.json["stream"]:
             line.begin_stream()
@@ -173,51 +185,51 @@ async def test_after_the_time_to_end_everything_is_ended(rig: Rig) -> None:
         await line.closed()
         raise ConnectionError
 
-    server = await rig.serving(script)
-    streams, waits, asks, page = [await rig.client() for _ in range(4)]
+    server = await relay.serving(script)
+    streams, waits, asks, page = [await relay.client() for _ in range(4)]
     streams.ask(chat(stream=True))
     waits.ask(chat())
     await until(lambda: len(server.heard) == 2)
     asks.ask(chat("large"))
-    arrived = await rig.hub.hears(Arrived)
+    arrived = await relay.hub.hears(Arrived)
     page.ask(path="/running")
-    asked = await rig.hub.hears(Asked)
-    rig.hub.say(Stop(0.05))
+    asked = await relay.hub.hears(Asked)
+    relay.hub.say(Stop(0.05))
     await streams.head()
     assert [await streams.chunk() for _ in range(3)][0::2] == [b"data: one\n\n", b""]
     for client in (waits, asks, page):
         reply = await client.reply()
         assert (reply.status, reply.code, reply.headers["connection"]) == (503, "shutting_down", "close")
-    assert {(await rig.hub.hears(Cancelled)).request for _ in range(2)} == {arrived.request, asked.request}
-    assert {(await rig.hub.hears(Done)).status for _ in range(2)} == {200, 503}
-    assert rig.running is not None
-    await rig.running
+    assert {(await relay.hub.hears(Cancelled)).request for _ in range(2)} == {arrived.request, asked.request}
+    assert {(await relay.hub.hears(Done)).status for _ in range(2)} == {200, 503}
+    assert relay.running is not None
+    await relay.running
 
 
-async def test_without_its_hub_who_waits_is_told_and_who_is_served_may_end(rig: Rig) -> None:
+async def test_without_its_hub_who_waits_is_told_and_who_is_served_may_end(relay: RunningRelay) -> None:
     release = asyncio.Event()
 
     async def script(line: Line, heard: Heard) -> None:
         await release.wait()
         line.answer(b"fine")
 
-    server = await rig.serving(script)
-    served, waits = await rig.client(), await rig.client()
+    server = await relay.serving(script)
+    served, waits = await relay.client(), await relay.client()
     served.ask(chat())
     await until(lambda: server.heard)
     waits.ask(chat("large"))
-    await rig.hub.hears(Arrived)
-    await rig.hub.close()
+    await relay.hub.hears(Arrived)
+    await relay.hub.close()
     assert (await waits.reply()).code == "shutting_down"
     with pytest.raises(ConnectionRefusedError):
-        await rig.client()
+        await relay.client()
     release.set()
     assert (await served.reply()).body == b"fine"
-    assert rig.running is not None
-    await rig.running
+    assert relay.running is not None
+    await relay.running
 
 
-async def test_without_its_hub_a_request_cannot_be_given_back(rig: Rig) -> None:
+async def test_without_its_hub_a_request_cannot_be_given_back(relay: RunningRelay) -> None:
     die = asyncio.Event()
 
     async def script(line: Line, heard: Heard) -> None:
@@ -225,20 +237,20 @@ async def test_without_its_hub_a_request_cannot_be_given_back(rig: Rig) -> None:
         line.cut()
         raise ConnectionError
 
-    server = await rig.serving(script)
-    client = await rig.client()
+    server = await relay.serving(script)
+    client = await relay.client()
     client.ask(chat())
     await until(lambda: server.heard)
-    await rig.hub.close()
-    await until(lambda: not rig.relay.linked)
+    await relay.hub.close()
+    await until(lambda: not relay.core.linked)
     die.set()
     assert (await client.reply()).code == "upstream_error"
 
 
-async def test_bodies_are_kept_where_the_process_is_told_to(tmp_path: Path, rig: Rig) -> None:
-    client = await rig.client()
+async def test_bodies_are_kept_where_the_process_is_told_to(tmp_path: Path, relay: RunningRelay) -> None:
+    client = await relay.client()
     client.ask(chat("large", padding="x" * 2_000_000))
-    await rig.hub.hears(Arrived)
-    (exchange,) = rig.relay.requests.values()
+    await relay.hub.hears(Arrived)
+    (exchange,) = relay.core.requests.values()
     folder = os.readlink(f"/proc/self/fd/{exchange.request.body._file.fileno()}")  # type: ignore[union-attr]
     assert folder.startswith(str(tmp_path))

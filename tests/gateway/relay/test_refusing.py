@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.gateway.relay.rig import PLAIN, SECRET, Rig, chat
+from tests.gateway.relay.running_relay import PLAIN, SECRET, RunningRelay, chat
 
 from ostler.gateway.control import Asked, Setup
 from ostler.gateway.relay.limits import Limits
@@ -16,13 +16,13 @@ HEAD = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n{AUTH}"
 
 
 @pytest.fixture
-async def hasty(tmp_path: Path) -> AsyncIterator[Rig]:
+async def hasty(tmp_path: Path) -> AsyncIterator[RunningRelay]:
     """A relay with little patience."""
     limits = Limits(
         head_s=0.0, body_s=0.0, body_bytes_per_s=1e9, idle_s=0.0, linger_s=0.0, stall_s=0.0, look_every_s=0.02
     )
-    async with Rig.standing(tmp_path, limits) as standing:
-        yield standing
+    async with RunningRelay.open(tmp_path, limits) as relay:
+        yield relay
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,16 @@ async def hasty(tmp_path: Path) -> AsyncIterator[Rig]:
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/v1/models", "/running", "/upstream/small/", "/nothing", "/healthy", "//health"]
 )
-async def test_nobody_gets_anywhere_without_a_key(rig: Rig, path: str, header: str) -> None:
-    client = await rig.client()
+async def test_nobody_gets_anywhere_without_a_key(relay: RunningRelay, path: str, header: str) -> None:
+    client = await relay.client()
     client.send(f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{header}Content-Length: 2\r\n\r\n{{}}".encode())
     reply = await client.reply()
     assert (reply.status, reply.code, reply.headers["www-authenticate"]) == (401, "invalid_api_key", "Bearer")
-    assert not rig.hub.heard(Asked)
+    assert not relay.hub.heard(Asked)
 
 
-async def test_who_calls_is_looked_at_before_anything_else(rig: Rig) -> None:
-    client = await rig.client()
+async def test_who_calls_is_looked_at_before_anything_else(relay: RunningRelay) -> None:
+    client = await relay.client()
     client.send(b"POST /v1/x HTTP/1.1\r\nExpect: magic\r\nContent-Length: 99999999999\r\n\r\n")
     assert (await client.reply()).status == 401
 
@@ -61,16 +61,16 @@ async def test_who_calls_is_looked_at_before_anything_else(rig: Rig) -> None:
         f"Authorization: Bearer old\r\nX-Api-Key: {SECRET}",
     ],
 )
-async def test_a_key_is_taken_from_either_header(rig: Rig, header: str) -> None:
-    client = await rig.client()
+async def test_a_key_is_taken_from_either_header(relay: RunningRelay, header: str) -> None:
+    client = await relay.client()
     client.send(f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{header}\r\n\r\n".encode())
     assert (await client.reply()).status == 200
 
 
-async def test_without_keys_nobody_is_let_in(rig: Rig) -> None:
-    rig.hub.say(Setup(PLAIN.models, [], 1000))
-    await rig.settled()
-    assert (await rig.call(chat(), secret="")).status == 401
+async def test_without_keys_nobody_is_let_in(relay: RunningRelay) -> None:
+    relay.hub.say(Setup(PLAIN.models, [], 1000))
+    await relay.settled()
+    assert (await relay.call(chat(), secret="")).status == 401
 
 
 SMUGGLED = "GET /running HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -121,21 +121,21 @@ SMUGGLED = "GET /running HTTP/1.1\r\nHost: localhost\r\n\r\n"
     ],
 )
 async def test_what_could_be_read_in_two_ways_is_refused_and_nothing_after_it_is_read(
-    rig: Rig, request_text: str
+    relay: RunningRelay, request_text: str
 ) -> None:
-    server = await rig.serving()
-    client = await rig.client()
+    server = await relay.serving()
+    client = await relay.client()
     client.send(request_text.encode("latin-1"))
     reply = await client.reply()
     assert reply.status in (400, 401, 501, 505) and reply.headers["connection"] == "close"
     assert set(reply.json) == {"error"}
     assert await client.rest() == b""
-    assert not rig.hub.heard(Asked) and not server.heard
-    assert (await rig.call(path="/health")).status == 200
+    assert not relay.hub.heard(Asked) and not server.heard
+    assert (await relay.call(path="/health")).status == 200
 
 
-async def test_a_body_in_chunks_over_the_limit_is_refused_before_all_of_it_came(rig: Rig) -> None:
-    client = await rig.client()
+async def test_a_body_in_chunks_over_the_limit_is_refused_before_all_of_it_came(relay: RunningRelay) -> None:
+    client = await relay.client()
     client.ask(method="POST", more="Transfer-Encoding: chunked\r\n")
     chunk = b"40000\r\n" + b"x" * 0x40000 + b"\r\n"
     for _ in range(17):
@@ -144,11 +144,11 @@ async def test_a_body_in_chunks_over_the_limit_is_refused_before_all_of_it_came(
     assert (reply.status, reply.code) == (413, "request_too_large")
     client.send(chunk)
     assert await client.rest() == b""
-    assert rig.relay.spool.held == 0
+    assert relay.core.spool.held == 0
 
 
-async def test_a_body_that_is_announced_too_large_is_refused_unread_and_the_answer_arrives(rig: Rig) -> None:
-    client = await rig.client()
+async def test_a_body_that_is_announced_too_large_is_refused_unread_and_the_answer_arrives(relay: RunningRelay) -> None:
+    client = await relay.client()
     client.ask(method="POST", more="Content-Length: 50000000\r\n")
     for _ in range(50):
         client.send(b"x" * 100_000)
@@ -156,8 +156,8 @@ async def test_a_body_that_is_announced_too_large_is_refused_unread_and_the_answ
 
 
 @pytest.mark.parametrize("pieces", [1, 50])
-async def test_a_head_over_the_limit_is_refused(rig: Rig, pieces: int) -> None:
-    client = await rig.client()
+async def test_a_head_over_the_limit_is_refused(relay: RunningRelay, pieces: int) -> None:
+    client = await relay.client()
     text = HEAD + "".join(f"X-{number}: {'y' * 1000}\r\n" for number in range(100)) + "Content-Length: 0\r\n\r\n"
     size = len(text) // pieces + 1
     for at in range(0, len(text), size):
@@ -167,18 +167,18 @@ async def test_a_head_over_the_limit_is_refused(rig: Rig, pieces: int) -> None:
     assert (reply.status, reply.code) == (431, "head_too_large")
 
 
-async def test_a_head_without_an_end_is_refused(rig: Rig) -> None:
-    client = await rig.client()
+async def test_a_head_without_an_end_is_refused(relay: RunningRelay) -> None:
+    client = await relay.client()
     client.send(HEAD.encode() + b"X: " + b"y" * 600_000)
     assert (await client.reply()).status == 431
 
 
-async def test_an_unknown_expectation_is_refused(rig: Rig) -> None:
-    assert (await rig.call(chat(), more="Expect: magic\r\n")).status == 417
+async def test_an_unknown_expectation_is_refused(relay: RunningRelay) -> None:
+    assert (await relay.call(chat(), more="Expect: magic\r\n")).status == 417
 
 
-async def test_a_refused_request_that_is_complete_leaves_the_connection_as_it_was(rig: Rig) -> None:
-    client = await rig.client()
+async def test_a_refused_request_that_is_complete_leaves_the_connection_as_it_was(relay: RunningRelay) -> None:
+    client = await relay.client()
     assert (await client.call(chat(), secret="wrong")).status == 401
     assert (await client.call(chat("nobody"))).status == 404
     assert (await client.call(path="/health")).status == 200
@@ -188,7 +188,7 @@ async def test_a_refused_request_that_is_complete_leaves_the_connection_as_it_wa
 
 
 @pytest.mark.parametrize("sent", [b"G", HEAD.encode(), HEAD.encode() + b"Content-Length: 500\r\n\r\n{"])
-async def test_a_request_that_does_not_come_to_its_end_is_given_up(hasty: Rig, sent: bytes) -> None:
+async def test_a_request_that_does_not_come_to_its_end_is_given_up(hasty: RunningRelay, sent: bytes) -> None:
     client = await hasty.client()
     client.send(sent)
     reply = await client.reply()
@@ -196,7 +196,7 @@ async def test_a_request_that_does_not_come_to_its_end_is_given_up(hasty: Rig, s
     assert await client.rest() == b""
 
 
-async def test_a_connection_without_a_request_is_closed_without_a_word(hasty: Rig) -> None:
+async def test_a_connection_without_a_request_is_closed_without_a_word(hasty: RunningRelay) -> None:
     client = await hasty.client()
     assert await client.rest() == b""
     other = await hasty.client()
@@ -204,13 +204,13 @@ async def test_a_connection_without_a_request_is_closed_without_a_word(hasty: Ri
     assert await other.rest() == b""
 
 
-async def test_a_request_that_waits_for_its_answer_is_not_hurried(hasty: Rig) -> None:
+async def test_a_request_that_waits_for_its_answer_is_not_hurried(hasty: RunningRelay) -> None:
     client = await hasty.client()
     client.ask(path="/running")
     await hasty.hub.hears(Asked)
     for _ in range(3):
-        hasty.relay.look()
-    (caller,) = hasty.relay.callers
+        hasty.core.look()
+    (caller,) = hasty.core.callers
     assert not caller.transport.is_closing()
 
 
@@ -244,17 +244,17 @@ def odd_bytes(chance: random.Random) -> bytes:
 @pytest.mark.parametrize("seed", range(8))
 async def test_any_bytes_are_answered_or_closed_and_harm_nobody(tmp_path: Path, seed: int) -> None:
     limits = Limits(head_s=0.02, body_s=0.02, body_bytes_per_s=1e9, idle_s=0.02, linger_s=0.02, look_every_s=0.01)
-    async with Rig.standing(tmp_path, limits) as rig:
-        await hear_anything(rig, random.Random(seed))
+    async with RunningRelay.open(tmp_path, limits) as relay:
+        await hear_anything(relay, random.Random(seed))
 
 
-async def hear_anything(rig: Rig, chance: random.Random) -> None:
-    await rig.serving()
+async def hear_anything(relay: RunningRelay, chance: random.Random) -> None:
+    await relay.serving()
     trouble: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: trouble.append(context))
 
     async def one() -> None:
-        client = await rig.client()
+        client = await relay.client()
         data = odd_bytes(chance)
         while data:
             size = chance.choice((1, 7, 50, 1000))
@@ -268,5 +268,5 @@ async def hear_anything(rig: Rig, chance: random.Random) -> None:
     for _ in range(10):
         await asyncio.gather(*[one() for _ in range(20)])
     assert not trouble
-    assert (await rig.call(chat())).status == 200
-    assert rig.relay.spool.held == 0
+    assert (await relay.call(chat())).status == 200
+    assert relay.core.spool.held == 0

@@ -4,7 +4,7 @@ import json
 
 import msgspec
 import pytest
-from tests.gateway.relay.rig import CHAT, PLAIN, Heard, Line, Rig, chat, key, until
+from tests.gateway.relay.running_relay import CHAT, PLAIN, Heard, Line, RunningRelay, chat, key, until
 from tests.gateway.relay.test_elsewhere import KEYS, far, opened
 
 from ostler.gateway.control import Cancelled, Done, NeedTunnel, Setup
@@ -24,13 +24,13 @@ async def streams(line: Line, heard: Heard) -> None:
 
 
 @pytest.fixture
-async def both(rig: Rig) -> Rig:
-    rig.hub.say(with_keys(STAYS, GOES))
-    await rig.settled()
-    return rig
+async def both(relay: RunningRelay) -> RunningRelay:
+    relay.hub.say(with_keys(STAYS, GOES))
+    await relay.settled()
+    return relay
 
 
-async def test_a_stream_ends_with_the_key_that_it_came_with(both: Rig) -> None:
+async def test_a_stream_ends_with_the_key_that_it_came_with(both: RunningRelay) -> None:
     server = await both.serving(streams)
     ours, others = await both.client(), await both.client()
     for client, secret in ((ours, GOES), (others, STAYS)):
@@ -42,10 +42,10 @@ async def test_a_stream_ends_with_the_key_that_it_came_with(both: Rig) -> None:
     done = await both.hub.hears(Done)
     assert done.status == 200
     await server.ended.wait()
-    assert not others.reader.at_eof() and len(both.relay.callers) == 1
+    assert not others.reader.at_eof() and len(both.core.callers) == 1
 
 
-async def test_who_waits_for_a_model_is_told_why_it_waits_no_more(both: Rig) -> None:
+async def test_who_waits_for_a_model_is_told_why_it_waits_no_more(both: RunningRelay) -> None:
     client = await both.client()
     client.ask(chat(), secret=GOES)
     await both.settled()
@@ -56,7 +56,7 @@ async def test_who_waits_for_a_model_is_told_why_it_waits_no_more(both: Rig) -> 
     await both.hub.hears(Cancelled)
 
 
-async def test_a_connection_that_lies_idle_ends_too(both: Rig) -> None:
+async def test_a_connection_that_lies_idle_ends_too(both: RunningRelay) -> None:
     await both.serving()
     client = await both.client()
     assert (await client.call(chat(), secret=GOES)).status == 200
@@ -64,7 +64,7 @@ async def test_a_connection_that_lies_idle_ends_too(both: Rig) -> None:
     assert await client.rest() == b""
 
 
-async def test_a_key_that_goes_while_the_body_comes_opens_nothing(both: Rig) -> None:
+async def test_a_key_that_goes_while_the_body_comes_opens_nothing(both: RunningRelay) -> None:
     server = await both.serving()
     client = await both.client()
     body = json.dumps(chat()).encode()
@@ -78,17 +78,17 @@ async def test_a_key_that_goes_while_the_body_comes_opens_nothing(both: Rig) -> 
     assert (reply.status, reply.code, server.heard) == (401, "invalid_api_key", [])
 
 
-async def test_what_was_kept_of_those_who_are_expelled_is_let_go_of(both: Rig) -> None:
+async def test_what_was_kept_of_those_who_are_expelled_is_let_go_of(both: RunningRelay) -> None:
     client = await both.client()
     for _ in range(4):
         client.ask(chat(pad="x" * 2000), secret=GOES)
-    await until(lambda: both.relay.spool.held > 8000)
+    await until(lambda: both.core.spool.held > 8000)
     both.hub.say(with_keys(STAYS))
     await client.rest()
-    await until(lambda: both.relay.spool.held == 0)
+    await until(lambda: both.core.spool.held == 0)
 
 
-async def test_the_tunnels_of_a_worker_end_with_its_last_key(far: Rig) -> None:
+async def test_the_tunnels_of_a_worker_end_with_its_last_key(far: RunningRelay) -> None:
     client = await far.client()
     client.ask(chat())
     line = await opened(far)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.gateway.relay.rig import CHAT, PLAIN, SECRET, Heard, Line, Rig, chat, key, until
+from tests.gateway.relay.running_relay import CHAT, PLAIN, SECRET, Heard, Line, RunningRelay, chat, key, until
 
 from ostler.gateway.control import Answer, Arrived, Asked, Cancelled, Done, Open, Setup, Used
 
@@ -24,10 +24,10 @@ def form(*parts: tuple[str, bytes]) -> bytes:
 FORM = f"Content-Type: multipart/form-data; boundary={B}\r\n"
 
 
-async def test_a_request_goes_verbatim_to_an_open_instance_and_the_hub_is_not_asked(rig: Rig) -> None:
-    server = await rig.serving()
+async def test_a_request_goes_verbatim_to_an_open_instance_and_the_hub_is_not_asked(relay: RunningRelay) -> None:
+    server = await relay.serving()
     body = b'{ "messages": [ 1.50 ],\n "model" : "small" }'
-    reply = await rig.call(body, more="X-Custom: yes\r\nContent-Type: application/json\r\n")
+    reply = await relay.call(body, more="X-Custom: yes\r\nContent-Type: application/json\r\n")
     assert reply.status == 200 and reply.json == {"target": CHAT, "size": len(body)}
     (heard,) = server.heard
     assert heard.body == body
@@ -35,34 +35,34 @@ async def test_a_request_goes_verbatim_to_an_open_instance_and_the_hub_is_not_as
         **{"host": f"127.0.0.1:{server.port}", "x-custom": "yes"},
         **{"content-type": "application/json", "content-length": str(len(body))},
     }
-    done = await rig.hub.hears(Done)
+    done = await relay.hub.hears(Done)
     assert (done.instance, done.model, done.status, done.user, done.asked) == ("i1", "small", 200, "ann", False)
     assert done.bytes_in == len(body) and done.bytes_out == len(reply.body) and 0 < done.first_byte_s <= done.total_s
-    assert (await rig.hub.hears(Used)).instance == "i1"
-    assert not rig.hub.heard(Arrived)
+    assert (await relay.hub.hears(Used)).instance == "i1"
+    assert not relay.hub.heard(Arrived)
 
 
-async def test_a_thousand_requests_use_one_connection_on_each_side(rig: Rig) -> None:
-    server = await rig.serving()
-    client = await rig.client()
+async def test_a_thousand_requests_use_one_connection_on_each_side(relay: RunningRelay) -> None:
+    server = await relay.serving()
+    client = await relay.client()
     for number in range(1000):
         assert (await client.call(chat(number=number))).status == 200
     assert server.connections == 1 and len(server.heard) == 1000
     assert [one.json["number"] for one in server.heard] == list(range(1000))
-    used = await rig.hub.hears(Used, served=1000)
+    used = await relay.hub.hears(Used, served=1000)
     assert used.in_flight == 0
-    assert len(rig.hub.heard(Used)) < 500
+    assert len(relay.hub.heard(Used)) < 500
 
 
-async def test_requests_at_a_time_have_connections_of_their_own_which_are_kept(rig: Rig) -> None:
+async def test_requests_at_a_time_have_connections_of_their_own_which_are_kept(relay: RunningRelay) -> None:
     together = asyncio.Barrier(8)
 
     async def script(line: Line, heard: Heard) -> None:
         await together.wait()
         line.answer()
 
-    server = await rig.serving(script)
-    clients = [await rig.client() for _ in range(8)]
+    server = await relay.serving(script)
+    clients = [await relay.client() for _ in range(8)]
     for _ in range(3):
         replies = await asyncio.gather(*[client.call(chat()) for client in clients])
         assert [reply.status for reply in replies] == [200] * 8
@@ -70,19 +70,19 @@ async def test_requests_at_a_time_have_connections_of_their_own_which_are_kept(r
 
 
 @pytest.mark.parametrize("name", ["small", "gpt-4", "org/small"])
-async def test_a_model_is_known_by_its_aliases(rig: Rig, name: str) -> None:
-    server = await rig.serving()
-    assert (await rig.call(chat(name))).status == 200
+async def test_a_model_is_known_by_its_aliases(relay: RunningRelay, name: str) -> None:
+    server = await relay.serving()
+    assert (await relay.call(chat(name))).status == 200
     assert server.heard[0].json["model"] == name
 
 
-async def test_an_unknown_model_is_not_found(rig: Rig) -> None:
-    reply = await rig.call(chat("nobody"))
+async def test_an_unknown_model_is_not_found(relay: RunningRelay) -> None:
+    reply = await relay.call(chat("nobody"))
     assert (reply.status, reply.code, reply.json["error"]["param"]) == (404, "model_not_found", "model")
 
 
-async def test_a_request_without_a_model_is_a_bad_one(rig: Rig) -> None:
-    client = await rig.client()
+async def test_a_request_without_a_model_is_a_bad_one(relay: RunningRelay) -> None:
+    client = await relay.client()
     for body in (b"{}", b"[]", b"nonsense", b'{"model": 5}'):
         reply = await client.call(body)
         assert (reply.status, reply.code) == (400, "bad_request"), body
@@ -90,62 +90,64 @@ async def test_a_request_without_a_model_is_a_bad_one(rig: Rig) -> None:
     assert (await client.call(path="/v1/nothing")).status == 404
 
 
-async def test_what_is_configured_is_stripped_set_and_renamed(rig: Rig) -> None:
-    server = await rig.serving(model="renamed")
-    await rig.call(chat("renamed", temperature=0.5, seed=1))
+async def test_what_is_configured_is_stripped_set_and_renamed(relay: RunningRelay) -> None:
+    server = await relay.serving(model="renamed")
+    await relay.call(chat("renamed", temperature=0.5, seed=1))
     heard = server.heard[0]
     assert heard.json == {**chat("real-name"), "seed": 1, "top_k": 3}
     assert heard.headers["content-length"] == str(len(heard.body))
 
 
-async def test_the_last_of_repeated_names_counts(rig: Rig) -> None:
-    await rig.serving(model="large")
-    assert (await rig.call(b'{"model":"small","model":"large"}')).status == 200
+async def test_the_last_of_repeated_names_counts(relay: RunningRelay) -> None:
+    await relay.serving(model="large")
+    assert (await relay.call(b'{"model":"small","model":"large"}')).status == 200
 
 
-async def test_the_model_may_be_in_the_query(rig: Rig) -> None:
-    server = await rig.serving()
-    renamed = await rig.serving(model="renamed", instance="i2")
-    assert (await rig.call(path="/props?model=org%2Fsmall&x=1")).json["target"] == "/props?model=org%2Fsmall&x=1"
-    assert (await rig.call(path="/props?x=%26&model=renamed")).json["target"] == "/props?x=%26&model=real-name"
+async def test_the_model_may_be_in_the_query(relay: RunningRelay) -> None:
+    server = await relay.serving()
+    renamed = await relay.serving(model="renamed", instance="i2")
+    assert (await relay.call(path="/props?model=org%2Fsmall&x=1")).json["target"] == "/props?model=org%2Fsmall&x=1"
+    assert (await relay.call(path="/props?x=%26&model=renamed")).json["target"] == "/props?x=%26&model=real-name"
     assert (server.heard[0].method, renamed.heard[0].body) == ("GET", b"")
 
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("size", [10, 3 * 1024 * 1024])
-async def test_a_form_may_name_its_model_anywhere(rig: Rig, first: bool, size: int) -> None:
-    server = await rig.serving()
+async def test_a_form_may_name_its_model_anywhere(relay: RunningRelay, first: bool, size: int) -> None:
+    server = await relay.serving()
     parts = [("file", b"\r\n--boun\0" * (size // 9))]
     parts.insert(0 if first else 1, ("model", b"gpt-4"))
     body = form(*parts)
-    reply = await rig.call(body, "/v1/audio/transcriptions", more=FORM)
+    reply = await relay.call(body, "/v1/audio/transcriptions", more=FORM)
     assert reply.status == 200
     assert server.heard[0].body == body
     assert server.heard[0].headers["content-type"].endswith(B)
 
 
 @pytest.mark.parametrize("size", [10, 3 * 1024 * 1024])
-async def test_the_model_of_a_form_is_renamed_in_its_place(rig: Rig, size: int) -> None:
-    server = await rig.serving(model="renamed")
+async def test_the_model_of_a_form_is_renamed_in_its_place(relay: RunningRelay, size: int) -> None:
+    server = await relay.serving(model="renamed")
     file = ("file", b"x" * size)
-    assert (await rig.call(form(file, ("model", b"renamed"), ("n", b"1")), "/v1/images/edits", more=FORM)).status == 200
+    assert (
+        await relay.call(form(file, ("model", b"renamed"), ("n", b"1")), "/v1/images/edits", more=FORM)
+    ).status == 200
     assert server.heard[0].body == form(file, ("model", b"real-name"), ("n", b"1"))
 
 
-async def test_a_form_without_a_model_or_a_boundary_is_refused(rig: Rig) -> None:
-    assert (await rig.call(form(("file", b"x")), "/v1/images/edits", more=FORM)).code == "bad_request"
-    without = await rig.call(
+async def test_a_form_without_a_model_or_a_boundary_is_refused(relay: RunningRelay) -> None:
+    assert (await relay.call(form(("file", b"x")), "/v1/images/edits", more=FORM)).code == "bad_request"
+    without = await relay.call(
         form(("model", b"small")), "/v1/images/edits", more="Content-Type: multipart/form-data\r\n"
     )
     assert without.code == "bad_request"
 
 
-async def test_a_large_body_waits_in_a_file_and_arrives_whole(rig: Rig) -> None:
-    server = await rig.serving()
+async def test_a_large_body_waits_in_a_file_and_arrives_whole(relay: RunningRelay) -> None:
+    server = await relay.serving()
     body = json.dumps({"image": "A" * 3_500_000, "model": "small"}).encode()
-    assert (await rig.call(body)).status == 200
+    assert (await relay.call(body)).status == 200
     assert server.heard[0].body == body
-    assert rig.relay.spool.held == 0
+    assert relay.core.spool.held == 0
 
 
 @pytest.mark.parametrize(
@@ -160,18 +162,18 @@ async def test_a_large_body_waits_in_a_file_and_arrives_whole(rig: Rig) -> None:
 )
 @pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])
 async def test_upstream_paths_reach_the_models_own_server(
-    rig: Rig, method: str, path: str, model: str, target: str
+    relay: RunningRelay, method: str, path: str, model: str, target: str
 ) -> None:
-    server = await rig.serving(model=model)
-    reply = await rig.call(b"any bytes" if method == "POST" else None, path, method=method)
+    server = await relay.serving(model=model)
+    reply = await relay.call(b"any bytes" if method == "POST" else None, path, method=method)
     assert reply.json["target"] == target
     assert server.heard[0].method == method
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
-async def test_a_models_folder_without_its_slash_is_elsewhere(rig: Rig, method: str) -> None:
-    server = await rig.serving()
-    client = await rig.client()
+async def test_a_models_folder_without_its_slash_is_elsewhere(relay: RunningRelay, method: str) -> None:
+    server = await relay.serving()
+    client = await relay.client()
     for path, location in (
         ("/upstream/small", "/upstream/small/"),
         ("/upstream/org%2Fsmall?a=b", "/upstream/org%2Fsmall/?a=b"),
@@ -182,17 +184,17 @@ async def test_a_models_folder_without_its_slash_is_elsewhere(rig: Rig, method: 
     assert not server.heard
 
 
-async def test_upstream_takes_the_longest_name(rig: Rig) -> None:
+async def test_upstream_takes_the_longest_name(relay: RunningRelay) -> None:
     models = {**PLAIN.models, "org": PLAIN.models["hidden"]}
-    rig.hub.say(Setup(models, PLAIN.keys, 1000, "2"))
-    org, small = await rig.serving(model="org", instance="o"), await rig.serving()
-    await rig.call(path="/upstream/org/small/x")
-    await rig.call(path="/upstream/org/other/x")
+    relay.hub.say(Setup(models, PLAIN.keys, 1000, "2"))
+    org, small = await relay.serving(model="org", instance="o"), await relay.serving()
+    await relay.call(path="/upstream/org/small/x")
+    await relay.call(path="/upstream/org/other/x")
     assert [one.target for one in small.heard] == ["/x"] and [one.target for one in org.heard] == ["/other/x"]
-    assert (await rig.call(path="/upstream/nobody/x")).code == "model_not_found"
+    assert (await relay.call(path="/upstream/nobody/x")).code == "model_not_found"
 
 
-async def test_a_stream_comes_event_by_event_and_its_usage_is_counted(rig: Rig) -> None:
+async def test_a_stream_comes_event_by_event_and_its_usage_is_counted(relay: RunningRelay) -> None:
     go_on = asyncio.Event()
 
     async def script(line: Line, heard: Heard) -> None:
@@ -204,8 +206,8 @@ async def test_a_stream_comes_event_by_event_and_its_usage_is_counted(rig: Rig) 
         line.event("[DONE]")
         line.end_stream()
 
-    await rig.serving(script)
-    client = await rig.client()
+    await relay.serving(script)
+    client = await relay.client()
     client.ask(chat(stream=True))
     head = await client.head()
     assert head.headers["content-type"] == "text/event-stream" and "connection" not in head.headers
@@ -213,7 +215,7 @@ async def test_a_stream_comes_event_by_event_and_its_usage_is_counted(rig: Rig) 
     go_on.set()
     rest = [await client.chunk() for _ in range(4)]
     assert rest[0] == b'data: {"n":2}\n\n' and rest[2:] == [b"data: [DONE]\n\n", b""]
-    done = await rig.hub.hears(Done)
+    done = await relay.hub.hears(Done)
     assert (done.prompt_tokens, done.completion_tokens) == (7, 9)
     assert (await client.call(chat(), path="/health")).status == 200
 
@@ -238,7 +240,7 @@ async def test_a_stream_comes_event_by_event_and_its_usage_is_counted(rig: Rig) 
     ],
 )
 async def test_answers_of_every_framing_come_through_and_both_connections_go_on(
-    rig: Rig, answer: bytes, body: bytes, sent: str
+    relay: RunningRelay, answer: bytes, body: bytes, sent: str
 ) -> None:
     async def script(line: Line, heard: Heard) -> None:
         if sent == "at once":
@@ -249,8 +251,8 @@ async def test_answers_of_every_framing_come_through_and_both_connections_go_on(
             await line.writer.drain()
             await asyncio.sleep(0)
 
-    server = await rig.serving(script)
-    client = await rig.client()
+    server = await relay.serving(script)
+    client = await relay.client()
     for _ in range(2):
         client.ask(chat())
         if b"chunked" in answer:
@@ -264,34 +266,34 @@ async def test_answers_of_every_framing_come_through_and_both_connections_go_on(
     assert server.connections == 1
 
 
-async def test_an_answer_that_ends_with_its_connection_ends_the_callers_too(rig: Rig) -> None:
+async def test_an_answer_that_ends_with_its_connection_ends_the_callers_too(relay: RunningRelay) -> None:
     async def script(line: Line, heard: Heard) -> None:
         line.send(b"HTTP/1.0 200 OK\r\nContent-Type: text/plain\r\n\r\nuntil the end")
         await line.writer.drain()
         line.writer.close()
 
-    await rig.serving(script)
-    client = await rig.client()
+    await relay.serving(script)
+    client = await relay.client()
     reply = await client.call(chat())
     assert reply.headers["connection"] == "close" and reply.body == b"until the end"
-    assert (await rig.hub.hears(Done)).status == 200
+    assert (await relay.hub.hears(Done)).status == 200
 
 
-async def test_a_server_that_closes_after_each_answer_is_connected_to_again(rig: Rig) -> None:
+async def test_a_server_that_closes_after_each_answer_is_connected_to_again(relay: RunningRelay) -> None:
     async def script(line: Line, heard: Heard) -> None:
         line.answer(more="Connection: close\r\n")
         await line.writer.drain()
         line.writer.close()
 
-    server = await rig.serving(script)
-    client = await rig.client()
+    server = await relay.serving(script)
+    client = await relay.client()
     for _ in range(3):
         reply = await client.call(chat())
         assert reply.status == 200 and "connection" not in reply.headers
     assert server.connections == 3
 
 
-async def test_head_is_answered_without_a_body_and_the_connections_go_on(rig: Rig) -> None:
+async def test_head_is_answered_without_a_body_and_the_connections_go_on(relay: RunningRelay) -> None:
     async def script(line: Line, heard: Heard) -> None:
         line.send(
             b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n"
@@ -299,8 +301,8 @@ async def test_head_is_answered_without_a_body_and_the_connections_go_on(rig: Ri
             else b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
         )
 
-    server = await rig.serving(script)
-    client = await rig.client()
+    server = await relay.serving(script)
+    client = await relay.client()
     for _ in range(2):
         reply = await client.call(path="/x?model=small", method="HEAD")
         assert reply.headers["content-length"] == "500"
@@ -311,21 +313,21 @@ async def test_head_is_answered_without_a_body_and_the_connections_go_on(rig: Ri
     assert (await client.call(path="/health")).status == 200
 
 
-async def test_a_caller_of_an_older_http_is_answered_without_chunks(rig: Rig) -> None:
+async def test_a_caller_of_an_older_http_is_answered_without_chunks(relay: RunningRelay) -> None:
     async def script(line: Line, heard: Heard) -> None:
         line.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nplain")
         await line.writer.drain()
         line.writer.close()
 
-    await rig.serving(script)
-    client = await rig.client()
+    await relay.serving(script)
+    client = await relay.client()
     client.send(f"GET /x?model=small HTTP/1.0\r\nx-api-key: {SECRET}\r\n\r\n".encode())
     assert (await client.rest()).endswith(b"\r\n\r\nplain")
 
 
-async def test_a_request_in_chunks_goes_on_with_its_length(rig: Rig) -> None:
-    server = await rig.serving()
-    client = await rig.client()
+async def test_a_request_in_chunks_goes_on_with_its_length(relay: RunningRelay) -> None:
+    server = await relay.serving()
+    client = await relay.client()
     body = json.dumps(chat()).encode()
     client.ask(method="POST", more="Transfer-Encoding: chunked\r\nTrailer: Authorization\r\n")
     for at in range(0, len(body), 7):
@@ -340,9 +342,9 @@ async def test_a_request_in_chunks_goes_on_with_its_length(rig: Rig) -> None:
     assert (await client.call(chat())).status == 200
 
 
-async def test_a_caller_that_expects_to_be_asked_for_its_body_is_asked(rig: Rig) -> None:
-    await rig.serving()
-    client = await rig.client()
+async def test_a_caller_that_expects_to_be_asked_for_its_body_is_asked(relay: RunningRelay) -> None:
+    await relay.serving()
+    client = await relay.client()
     body = json.dumps(chat()).encode()
     client.ask(method="POST", more=f"Expect: 100-continue\r\nContent-Length: {len(body)}\r\n")
     assert (await client.head()).head == b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -352,17 +354,17 @@ async def test_a_caller_that_expects_to_be_asked_for_its_body_is_asked(rig: Rig)
     assert (await client.head()).status == 413
 
 
-async def test_headers_of_the_connection_stay_on_it(rig: Rig) -> None:
-    server = await rig.serving()
+async def test_headers_of_the_connection_stay_on_it(relay: RunningRelay) -> None:
+    server = await relay.serving()
     more = "Connection: keep-alive, X-Mine\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nTE: trailers\r\nProxy-Authorization: x\r\nX-Api-Key: y\r\nX-Yours: 2\r\n"
-    assert (await rig.call(chat(), more=more)).status == 200
+    assert (await relay.call(chat(), more=more)).status == 200
     assert set(server.heard[0].headers) == {"host", "content-length", "x-yours"}
 
 
-async def test_an_offer_of_another_protocol_is_read_over_and_the_body_is_not_lost(rig: Rig) -> None:
+async def test_an_offer_of_another_protocol_is_read_over_and_the_body_is_not_lost(relay: RunningRelay) -> None:
     """Java's own client makes this offer with every first request."""
-    server = await rig.serving()
-    client = await rig.client()
+    server = await relay.serving()
+    client = await relay.client()
     offer = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
     body = json.dumps(chat()).encode()
     for number in (1, 2):
@@ -375,7 +377,7 @@ async def test_an_offer_of_another_protocol_is_read_over_and_the_body_is_not_los
     assert (await client.call(path="/health", more=offer)).status == 200
 
 
-async def test_requests_sent_ahead_are_answered_in_their_order(rig: Rig) -> None:
+async def test_requests_sent_ahead_are_answered_in_their_order(relay: RunningRelay) -> None:
     release = asyncio.Event()
 
     async def script(line: Line, heard: Heard) -> None:
@@ -383,8 +385,8 @@ async def test_requests_sent_ahead_are_answered_in_their_order(rig: Rig) -> None
             await release.wait()
         line.answer(str(heard.json["number"]).encode())
 
-    await rig.serving(script)
-    client = await rig.client()
+    await relay.serving(script)
+    client = await relay.client()
     for number in range(20):
         client.ask(chat(number=number))
         client.ask(path="/health")
@@ -400,28 +402,28 @@ async def test_requests_sent_ahead_are_answered_in_their_order(rig: Rig) -> None
     assert await client.rest() == b""
 
 
-async def test_much_sent_ahead_waits_in_the_kernel_and_not_in_the_relay(rig: Rig) -> None:
+async def test_much_sent_ahead_waits_in_the_kernel_and_not_in_the_relay(relay: RunningRelay) -> None:
     release = asyncio.Event()
 
     async def script(line: Line, heard: Heard) -> None:
         await release.wait()
         line.answer()
 
-    server = await rig.serving(script)
-    client = await rig.client()
+    server = await relay.serving(script)
+    client = await relay.client()
     for _ in range(400):
         client.ask(chat(padding="x" * 10_000))
-    await until(lambda: server.heard and any(caller._held for caller in rig.relay.callers))
-    (caller,) = rig.relay.callers
+    await until(lambda: server.heard and any(caller._held for caller in relay.core.callers))
+    (caller,) = relay.core.callers
     assert len(caller._ahead) < 400_000 and len(server.heard) == 1
     release.set()
     for _ in range(400):
         assert (await client.reply()).status == 200
 
 
-async def test_a_caller_that_says_close_is_closed_after_its_answer(rig: Rig) -> None:
-    await rig.serving()
-    client = await rig.client()
+async def test_a_caller_that_says_close_is_closed_after_its_answer(relay: RunningRelay) -> None:
+    await relay.serving()
+    client = await relay.client()
     reply = await client.call(chat(), more="Connection: close\r\n")
     assert reply.status == 200 and reply.headers["connection"] == "close"
     assert await client.rest() == b""
@@ -430,13 +432,13 @@ async def test_a_caller_that_says_close_is_closed_after_its_answer(rig: Rig) -> 
 # Pages
 
 
-async def test_health_is_for_everybody(rig: Rig) -> None:
-    assert (await rig.call(path="/health", secret="wrong")).json == {"status": "ok"}
+async def test_health_is_for_everybody(relay: RunningRelay) -> None:
+    assert (await relay.call(path="/health", secret="wrong")).json == {"status": "ok"}
 
 
-async def test_models_are_listed_with_whether_they_are_loaded(rig: Rig) -> None:
-    await rig.serving()
-    listed = (await rig.call(path="/v1/models")).json
+async def test_models_are_listed_with_whether_they_are_loaded(relay: RunningRelay) -> None:
+    await relay.serving()
+    listed = (await relay.call(path="/v1/models")).json
     assert listed["object"] == "list" and [one["id"] for one in listed["data"]] == [
         "small",
         "large",
@@ -446,22 +448,22 @@ async def test_models_are_listed_with_whether_they_are_loaded(rig: Rig) -> None:
     small, large = listed["data"][:2]
     assert small["description"] == "a small one" and small["object"] == "model"
     assert (small["status"], large["status"]) == ({"value": "loaded"}, {"value": "unloaded"})
-    rig.hub.say(Open("i9", "large", "127.0.0.1", 1, 0))
-    await rig.settled()
-    assert (await rig.call(path="/v1/models")).json["data"][1]["status"] == {"value": "loaded"}
+    relay.hub.say(Open("i9", "large", "127.0.0.1", 1, 0))
+    await relay.settled()
+    assert (await relay.call(path="/v1/models")).json["data"][1]["status"] == {"value": "loaded"}
 
 
-async def test_one_model_is_shown_by_any_of_its_names(rig: Rig) -> None:
-    assert (await rig.call(path="/v1/models/org/small")).json["id"] == "small"
-    assert (await rig.call(path="/v1/models/org%2Fsmall")).json["id"] == "small"
-    assert (await rig.call(path="/v1/models/nobody")).code == "model_not_found"
-    assert (await rig.call(chat(), path="/v1/models")).status == 405
+async def test_one_model_is_shown_by_any_of_its_names(relay: RunningRelay) -> None:
+    assert (await relay.call(path="/v1/models/org/small")).json["id"] == "small"
+    assert (await relay.call(path="/v1/models/org%2Fsmall")).json["id"] == "small"
+    assert (await relay.call(path="/v1/models/nobody")).code == "model_not_found"
+    assert (await relay.call(chat(), path="/v1/models")).status == 405
 
 
-async def test_pages_of_the_hub_are_asked_for_and_answered(rig: Rig) -> None:
-    client = await rig.client()
+async def test_pages_of_the_hub_are_asked_for_and_answered(relay: RunningRelay) -> None:
+    client = await relay.client()
     client.ask({"force": True}, "/api/models/small/unload?x=1", more="Accept: text/plain\r\n")
-    asked = await rig.hub.hears(Asked)
+    asked = await relay.hub.hears(Asked)
     assert (asked.method, asked.path, asked.query, asked.body) == (
         "POST",
         "/api/models/small/unload",
@@ -469,75 +471,75 @@ async def test_pages_of_the_hub_are_asked_for_and_answered(rig: Rig) -> None:
         b'{"force": true}',
     )
     assert (asked.user, asked.role, asked.headers) == ("ann", "user", [("Accept", "text/plain")])
-    rig.hub.say(Answer(asked.request, 202, [("Content-Type", "text/plain")], b"soon"))
+    relay.hub.say(Answer(asked.request, 202, [("Content-Type", "text/plain")], b"soon"))
     reply = await client.reply()
     assert (reply.status, reply.body, reply.headers["content-type"]) == (202, b"soon", "text/plain")
     for path in ("/running", "/unload", "/metrics", "/logs/stream/small", "/"):
         client.ask(path=path)
-        asked = await rig.hub.hears(Asked, path=path)
-        rig.hub.say(Answer(asked.request, 200))
+        asked = await relay.hub.hears(Asked, path=path)
+        relay.hub.say(Answer(asked.request, 200))
         assert (await client.reply()).status == 200
 
 
-async def test_a_page_may_come_piece_by_piece_until_its_caller_hangs_up(rig: Rig) -> None:
-    client = await rig.client()
+async def test_a_page_may_come_piece_by_piece_until_its_caller_hangs_up(relay: RunningRelay) -> None:
+    client = await relay.client()
     client.ask(path="/logs/stream/small")
-    asked = await rig.hub.hears(Asked)
-    rig.hub.say(Answer(asked.request, 200, [], b"one\n", True))
+    asked = await relay.hub.hears(Asked)
+    relay.hub.say(Answer(asked.request, 200, [], b"one\n", True))
     assert (await client.head()).status == 200 and await client.chunk() == b"one\n"
-    rig.hub.say(Answer(asked.request, 0, [], b"two\n", True))
+    relay.hub.say(Answer(asked.request, 0, [], b"two\n", True))
     assert await client.chunk() == b"two\n"
     client.hang_up()
-    assert (await rig.hub.hears(Cancelled)).request == asked.request
-    rig.hub.say(Answer(asked.request, 0, [], b"three\n"))
-    await rig.settled()
-    assert not rig.relay.requests
+    assert (await relay.hub.hears(Cancelled)).request == asked.request
+    relay.hub.say(Answer(asked.request, 0, [], b"three\n"))
+    await relay.settled()
+    assert not relay.core.requests
 
 
-async def test_a_page_that_comes_in_pieces_ends_and_the_connection_goes_on(rig: Rig) -> None:
-    client = await rig.client()
+async def test_a_page_that_comes_in_pieces_ends_and_the_connection_goes_on(relay: RunningRelay) -> None:
+    client = await relay.client()
     client.ask(path="/logs")
-    asked = await rig.hub.hears(Asked)
-    rig.hub.say(Answer(asked.request, 200, [], b"", True), Answer(asked.request, 0, [], b"all"))
+    asked = await relay.hub.hears(Asked)
+    relay.hub.say(Answer(asked.request, 200, [], b"", True), Answer(asked.request, 0, [], b"all"))
     assert (await client.reply()).body == b"all"
     assert (await client.call(path="/health")).status == 200
 
 
-async def test_a_new_configuration_counts_at_once_and_what_is_under_way_goes_on(rig: Rig) -> None:
+async def test_a_new_configuration_counts_at_once_and_what_is_under_way_goes_on(relay: RunningRelay) -> None:
     release = asyncio.Event()
 
     async def script(line: Line, heard: Heard) -> None:
         await release.wait()
         line.answer(b"old")
 
-    rig.hub.say(msgspec.structs.replace(PLAIN, keys=[key(), key("stays")]))
-    await rig.serving(script)
-    client = await rig.client()
+    relay.hub.say(msgspec.structs.replace(PLAIN, keys=[key(), key("stays")]))
+    await relay.serving(script)
+    client = await relay.client()
     client.ask(chat(), secret="stays")
-    await rig.hub.hears(Used, in_flight=1)
-    rig.hub.say(Setup({"other": PLAIN.models["small"]}, [key("stays"), key("another")], 1000, "2"))
-    await rig.settled()
-    assert (await rig.call(chat())).status == 401
-    assert (await rig.call(chat(), secret="another")).status == 404
+    await relay.hub.hears(Used, in_flight=1)
+    relay.hub.say(Setup({"other": PLAIN.models["small"]}, [key("stays"), key("another")], 1000, "2"))
+    await relay.settled()
+    assert (await relay.call(chat())).status == 401
+    assert (await relay.call(chat(), secret="another")).status == 404
     release.set()
     assert (await client.reply()).body == b"old"
 
 
-async def test_a_key_may_have_so_many_requests_at_a_time(rig: Rig) -> None:
+async def test_a_key_may_have_so_many_requests_at_a_time(relay: RunningRelay) -> None:
     release = asyncio.Event()
 
     async def script(line: Line, heard: Heard) -> None:
         await release.wait()
         line.answer()
 
-    rig.hub.say(Setup(PLAIN.models, [key(), key("few", in_flight=2)], 10000))
-    await rig.serving(script)
-    clients: list[Any] = [await rig.client() for _ in range(2)]
+    relay.hub.say(Setup(PLAIN.models, [key(), key("few", in_flight=2)], 10000))
+    await relay.serving(script)
+    clients: list[Any] = [await relay.client() for _ in range(2)]
     for client in clients:
         client.ask(chat(), secret="few")
-    await rig.hub.hears(Used, in_flight=2)
-    reply = await rig.call(chat(), secret="few")
+    await relay.hub.hears(Used, in_flight=2)
+    reply = await relay.call(chat(), secret="few")
     assert (reply.status, reply.code, reply.headers["retry-after"]) == (429, "too_many_requests", "1")
     release.set()
     assert [(await client.reply()).status for client in clients] == [200, 200]
-    assert (await rig.call(chat(), secret="few")).status == 200
+    assert (await relay.call(chat(), secret="few")).status == 200

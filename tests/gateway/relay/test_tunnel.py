@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
-from tests.gateway.relay.rig import Client, Heard, Line, Rig, until
+from tests.gateway.relay.running_relay import Client, Heard, Line, RunningRelay, until
 
 from ostler.gateway.control import Arrived, Close, Done, Drained, Gone, Grant
 
@@ -22,8 +22,8 @@ async def mirror(line: Line, heard: Heard) -> None:
     raise ConnectionError
 
 
-async def connected(rig: Rig) -> Client:
-    client = await rig.client()
+async def connected(relay: RunningRelay) -> Client:
+    client = await relay.client()
     client.ask(path="/upstream/small/ws?x=1", more=UPGRADE)
     head = await client.head()
     assert head.status == 101
@@ -33,9 +33,9 @@ async def connected(rig: Rig) -> Client:
     return client
 
 
-async def test_both_sides_speak_freely(rig: Rig) -> None:
-    server = await rig.serving(mirror)
-    client = await connected(rig)
+async def test_both_sides_speak_freely(relay: RunningRelay) -> None:
+    server = await relay.serving(mirror)
+    client = await connected(relay)
     client.send(b"\0\xff GET / HTTP/1.1\r\n\r\n")
     assert await client.reader.readexactly(21) == b"\0\xff GET / HTTP/1.1\r\n\r\n"[::-1]
     heard = server.heard[0]
@@ -43,12 +43,12 @@ async def test_both_sides_speak_freely(rig: Rig) -> None:
     assert heard.headers["sec-websocket-key"] == "abc" and "authorization" not in heard.headers
     client.hang_up()
     await server.ended.wait()
-    done = await rig.hub.hears(Done)
+    done = await relay.hub.hears(Done)
     assert (done.status, done.bytes_out) == (101, 21)
-    assert not rig.relay.callers and not rig.relay.instances["i1"].exchanges
+    assert not relay.core.callers and not relay.core.instances["i1"].exchanges
 
 
-async def test_much_passes_at_the_speed_of_the_slower_side(rig: Rig) -> None:
+async def test_much_passes_at_the_speed_of_the_slower_side(relay: RunningRelay) -> None:
     async def pours(line: Line, heard: Heard) -> None:
         line.send(SWITCH + b"hello ")
         for _ in range(300):
@@ -56,10 +56,10 @@ async def test_much_passes_at_the_speed_of_the_slower_side(rig: Rig) -> None:
             await line.writer.drain()
         raise ConnectionError
 
-    await rig.serving(pours)
-    client = await connected(rig)
-    (caller,) = rig.relay.callers
-    (exchange,) = rig.relay.instances["i1"].exchanges
+    await relay.serving(pours)
+    client = await connected(relay)
+    (caller,) = relay.core.callers
+    (exchange,) = relay.core.instances["i1"].exchanges
     tunnel = exchange.tunnel
     assert tunnel is not None
     await until(lambda: not tunnel._upstream.transport.is_reading())
@@ -67,76 +67,78 @@ async def test_much_passes_at_the_speed_of_the_slower_side(rig: Rig) -> None:
     assert len(await client.rest()) == 30_000_000
 
 
-async def test_a_tunnel_counts_as_a_request_of_its_instance(rig: Rig) -> None:
-    await rig.serving(mirror)
-    client = await connected(rig)
-    rig.hub.say(Close("i1"))
-    await rig.settled()
-    assert not rig.hub.heard(Drained)
+async def test_a_tunnel_counts_as_a_request_of_its_instance(relay: RunningRelay) -> None:
+    await relay.serving(mirror)
+    client = await connected(relay)
+    relay.hub.say(Close("i1"))
+    await relay.settled()
+    assert not relay.hub.heard(Drained)
     client.hang_up()
-    await rig.hub.hears(Drained, instance="i1")
+    await relay.hub.hears(Drained, instance="i1")
 
 
-async def closes(rig: Rig) -> None:
-    rig.hub.say(Gone("i1"))
+async def closes(relay: RunningRelay) -> None:
+    relay.hub.say(Gone("i1"))
 
 
-async def stops(rig: Rig) -> None:
-    rig.process.stop(0.0)
+async def stops(relay: RunningRelay) -> None:
+    relay.process.stop(0.0)
 
 
 @pytest.mark.parametrize("ends", [closes, stops])
-async def test_a_tunnel_ends_with_its_process_or_the_relay(rig: Rig, ends: Callable[[Rig], Awaitable[None]]) -> None:
-    server = await rig.serving(mirror)
-    client = await connected(rig)
-    await ends(rig)
+async def test_a_tunnel_ends_with_its_process_or_the_relay(
+    relay: RunningRelay, ends: Callable[[RunningRelay], Awaitable[None]]
+) -> None:
+    server = await relay.serving(mirror)
+    client = await connected(relay)
+    await ends(relay)
     assert await client.rest() == b""
     await server.ended.wait()
-    await rig.hub.hears(Done)
+    await relay.hub.hears(Done)
 
 
-async def test_a_server_that_does_not_switch_answers_like_any_other(rig: Rig) -> None:
+async def test_a_server_that_does_not_switch_answers_like_any_other(relay: RunningRelay) -> None:
     async def script(line: Line, heard: Heard) -> None:
         line.answer(b"no", status=426)
 
-    server = await rig.server(script)
-    client = await rig.client()
+    server = await relay.server(script)
+    client = await relay.client()
     client.ask(path="/upstream/small/ws", more=UPGRADE)
-    arrived = await rig.hub.hears(Arrived)
-    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    arrived = await relay.hub.hears(Arrived)
+    relay.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
     reply = await client.reply()
     assert (reply.status, reply.body, reply.headers["connection"]) == (426, b"no", "close")
     assert await client.rest() == b""
 
 
-async def test_what_is_said_before_the_switch_is_not_lost(rig: Rig) -> None:
-    server = await rig.server(mirror)
-    client = await rig.client()
+async def test_what_is_said_before_the_switch_is_not_lost(relay: RunningRelay) -> None:
+    server = await relay.server(mirror)
+    client = await relay.client()
     client.ask(path="/upstream/small/ws", more=UPGRADE)
     client.send(b"ear")
-    arrived = await rig.hub.hears(Arrived)
+    arrived = await relay.hub.hears(Arrived)
     client.send(b"ly")
-    await until(lambda: rig.relay.requests[arrived.request].request.rest == b"early")  # type: ignore[union-attr]
-    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    await until(lambda: relay.core.requests[arrived.request].request.rest == b"early")  # type: ignore[union-attr]
+    relay.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
     assert (await client.head()).status == 101
     assert await client.reader.readexactly(11) == b"hello ylrae"
 
 
-async def test_an_upgrade_elsewhere_is_read_over(rig: Rig) -> None:
-    client = await rig.client()
+async def test_an_upgrade_elsewhere_is_read_over(relay: RunningRelay) -> None:
+    client = await relay.client()
     assert (await client.call(path="/health", more=UPGRADE)).status == 200
     assert (await client.call(path="/health")).status == 200
 
 
-async def test_a_caller_who_leaves_before_the_switch_leaves_nothing(rig: Rig) -> None:
+async def test_a_caller_who_leaves_before_the_switch_leaves_nothing(relay: RunningRelay) -> None:
     async def script(line: Line, heard: Heard) -> None:
         await line.closed()
         raise ConnectionError
 
-    server = await rig.serving(script)
-    client = await rig.client()
+    server = await relay.serving(script)
+    client = await relay.client()
     client.ask(path="/upstream/small/ws", more=UPGRADE)
     await until(lambda: server.heard)
     client.hang_up()
     await asyncio.wait_for(server.ended.wait(), 20)
-    assert (await rig.hub.hears(Done)).status == 499
+    assert (await relay.hub.hears(Done)).status == 499

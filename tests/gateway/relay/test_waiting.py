@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.gateway.relay.rig import CHAT, Heard, Line, Rig, chat, until
+from tests.gateway.relay.running_relay import CHAT, Heard, Line, RunningRelay, chat, until
 
 from ostler.gateway.control import (
     Abort,
@@ -28,10 +28,10 @@ from ostler.gateway.relay.limits import Limits
 
 
 @pytest.fixture
-async def talkative(tmp_path: Path) -> AsyncIterator[Rig]:
+async def talkative(tmp_path: Path) -> AsyncIterator[RunningRelay]:
     """A relay that does not wait a second before it says that a model loads."""
-    async with Rig.standing(tmp_path, Limits(loading_after_s=0.01, loading_every_s=0.02)) as standing:
-        yield standing
+    async with RunningRelay.open(tmp_path, Limits(loading_after_s=0.01, loading_every_s=0.02)) as relay:
+        yield relay
 
 
 async def ok(line: Line, heard: Heard) -> None:
@@ -45,11 +45,11 @@ async def stream(line: Line, heard: Heard) -> None:
     line.end_stream()
 
 
-async def test_the_hub_is_asked_and_its_grant_is_served(rig: Rig) -> None:
-    server = await rig.server(ok)
-    client = await rig.client()
+async def test_the_hub_is_asked_and_its_grant_is_served(relay: RunningRelay) -> None:
+    server = await relay.server(ok)
+    client = await relay.client()
     client.ask(chat("gpt-4", stream=True))
-    arrived = await rig.hub.hears(Arrived)
+    arrived = await relay.hub.hears(Arrived)
     assert (arrived.model, arrived.path, arrived.stream, arrived.user, arrived.again) == (
         "small",
         CHAT,
@@ -57,10 +57,10 @@ async def test_the_hub_is_asked_and_its_grant_is_served(rig: Rig) -> None:
         "ann",
         False,
     )
-    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    relay.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
     assert (await client.reply()).status == 200
-    assert (await rig.hub.hears(Began)).request == arrived.request
-    done = await rig.hub.hears(Done)
+    assert (await relay.hub.hears(Began)).request == arrived.request
+    done = await relay.hub.hears(Done)
     assert (done.request, done.instance, done.status, done.asked, done.gave_back) == (
         arrived.request,
         "i1",
@@ -69,159 +69,159 @@ async def test_the_hub_is_asked_and_its_grant_is_served(rig: Rig) -> None:
         False,
     )
     assert (done.prompt_tokens, done.completion_tokens) == (1, 2)
-    assert not rig.relay.requests
+    assert not relay.core.requests
 
 
-async def test_granted_requests_share_the_connections_of_their_instance(rig: Rig) -> None:
-    server = await rig.server(ok)
-    client = await rig.client()
+async def test_granted_requests_share_the_connections_of_their_instance(relay: RunningRelay) -> None:
+    server = await relay.server(ok)
+    client = await relay.client()
     for _ in range(5):
         client.ask(chat())
-        arrived = await rig.hub.hears(Arrived)
-        rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+        arrived = await relay.hub.hears(Arrived)
+        relay.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
         assert (await client.reply()).status == 200
     assert server.connections == 1
 
 
-async def test_a_refusal_is_the_callers_status(rig: Rig) -> None:
-    client = await rig.client()
+async def test_a_refusal_is_the_callers_status(relay: RunningRelay) -> None:
+    client = await relay.client()
     client.ask(chat(stream=True))
-    arrived = await rig.hub.hears(Arrived)
-    rig.hub.say(Refuse(arrived.request, 429, "queue_full", "the queue is full", 2.1))
+    arrived = await relay.hub.hears(Arrived)
+    relay.hub.say(Refuse(arrived.request, 429, "queue_full", "the queue is full", 2.1))
     reply = await client.reply()
     assert (reply.status, reply.code, reply.headers["retry-after"]) == (429, "queue_full", "3")
     assert (await client.call(path="/health")).status == 200
-    assert not rig.relay.requests and not rig.hub.heard(Done) and not rig.hub.heard(Cancelled)
+    assert not relay.core.requests and not relay.hub.heard(Done) and not relay.hub.heard(Cancelled)
 
 
-async def test_words_about_a_request_that_is_no_more_change_nothing(rig: Rig) -> None:
-    rig.hub.say(Grant(7, "i", "h", 1), Refuse(7, 500, "x", "y"), Tell(7, "z"), Abort(7), Gone("nobody"))
-    await rig.settled()
-    assert not rig.relay.requests
+async def test_words_about_a_request_that_is_no_more_change_nothing(relay: RunningRelay) -> None:
+    relay.hub.say(Grant(7, "i", "h", 1), Refuse(7, 500, "x", "y"), Tell(7, "z"), Abort(7), Gone("nobody"))
+    await relay.settled()
+    assert not relay.core.requests
 
 
 # Gates
 
 
-async def test_an_instance_takes_as_many_as_it_may_and_the_hub_decides_on_the_next(rig: Rig) -> None:
+async def test_an_instance_takes_as_many_as_it_may_and_the_hub_decides_on_the_next(relay: RunningRelay) -> None:
     release = asyncio.Event()
 
     async def script(line: Line, heard: Heard) -> None:
         await release.wait()
         line.answer()
 
-    server = await rig.serving(script, concurrency=2)
-    clients = [await rig.client() for _ in range(3)]
+    server = await relay.serving(script, concurrency=2)
+    clients = [await relay.client() for _ in range(3)]
     for client in clients:
         client.ask(chat())
         await asyncio.sleep(0)
-    arrived = await rig.hub.hears(Arrived)
-    assert (await rig.hub.hears(Used)).in_flight == 2
+    arrived = await relay.hub.hears(Arrived)
+    assert (await relay.hub.hears(Used)).in_flight == 2
     release.set()
-    await rig.hub.hears(Done, asked=False)
-    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    await relay.hub.hears(Done, asked=False)
+    relay.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
     for client in clients:
         assert (await client.reply()).status == 200
-    assert (await rig.hub.hears(Done, asked=True)).request == arrived.request
+    assert (await relay.hub.hears(Done, asked=True)).request == arrived.request
 
 
-async def test_nobody_passes_those_who_wait_for_the_same_model(rig: Rig) -> None:
-    server = await rig.server(ok)
-    first, second = await rig.client(), await rig.client()
+async def test_nobody_passes_those_who_wait_for_the_same_model(relay: RunningRelay) -> None:
+    server = await relay.server(ok)
+    first, second = await relay.client(), await relay.client()
     first.ask(chat(number=1))
-    waiting = await rig.hub.hears(Arrived)
-    rig.hub.say(Open("i1", "small", "127.0.0.1", server.port))
-    await rig.settled()
+    waiting = await relay.hub.hears(Arrived)
+    relay.hub.say(Open("i1", "small", "127.0.0.1", server.port))
+    await relay.settled()
     second.ask(chat(number=2))
-    behind = await rig.hub.hears(Arrived)
-    rig.hub.say(*[Grant(one.request, "i1", "127.0.0.1", server.port) for one in (waiting, behind)])
+    behind = await relay.hub.hears(Arrived)
+    relay.hub.say(*[Grant(one.request, "i1", "127.0.0.1", server.port) for one in (waiting, behind)])
     assert (await first.reply()).status == (await second.reply()).status == 200
-    assert (await rig.call(chat())).status == 200
-    assert not rig.hub.heard(Arrived)
+    assert (await relay.call(chat())).status == 200
+    assert not relay.hub.heard(Arrived)
 
 
-async def test_a_gate_for_no_request_means_that_each_is_asked_for(rig: Rig) -> None:
-    server = await rig.serving(concurrency=0)
-    client = await rig.client()
+async def test_a_gate_for_no_request_means_that_each_is_asked_for(relay: RunningRelay) -> None:
+    server = await relay.serving(concurrency=0)
+    client = await relay.client()
     client.ask(chat())
-    arrived = await rig.hub.hears(Arrived)
-    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    arrived = await relay.hub.hears(Arrived)
+    relay.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
     assert (await client.reply()).status == 200
 
 
-async def test_of_several_instances_the_one_with_the_fewest_requests_is_used(rig: Rig) -> None:
+async def test_of_several_instances_the_one_with_the_fewest_requests_is_used(relay: RunningRelay) -> None:
     release = asyncio.Event()
 
     async def script(line: Line, heard: Heard) -> None:
         await release.wait()
         line.answer()
 
-    servers = [await rig.serving(script, instance=f"i{number}", concurrency=2) for number in range(3)]
-    clients = [await rig.client() for _ in range(7)]
+    servers = [await relay.serving(script, instance=f"i{number}", concurrency=2) for number in range(3)]
+    clients = [await relay.client() for _ in range(7)]
     for number, client in enumerate(clients[:6], 1):
         client.ask(chat())
         await until(lambda number=number: sum(len(server.heard) for server in servers) == number)
     assert [len(server.heard) for server in servers] == [2, 2, 2]
     clients[6].ask(chat())
-    arrived = await rig.hub.hears(Arrived)
-    rig.hub.say(Refuse(arrived.request, 503, "x", "y"))
+    arrived = await relay.hub.hears(Arrived)
+    relay.hub.say(Refuse(arrived.request, 503, "x", "y"))
     assert (await clients[6].reply()).status == 503
     release.set()
     for client in clients[:6]:
         assert (await client.reply()).status == 200
 
 
-async def test_a_closed_gate_lets_nobody_through_and_is_drained_when_the_last_has_gone(rig: Rig) -> None:
+async def test_a_closed_gate_lets_nobody_through_and_is_drained_when_the_last_has_gone(relay: RunningRelay) -> None:
     release = asyncio.Event()
 
     async def script(line: Line, heard: Heard) -> None:
         await release.wait()
         line.answer()
 
-    server = await rig.serving(script)
-    inside, outside = await rig.client(), await rig.client()
+    server = await relay.serving(script)
+    inside, outside = await relay.client(), await relay.client()
     inside.ask(chat())
     await until(lambda: server.heard)
-    rig.hub.say(Close("i1"))
-    await rig.settled()
+    relay.hub.say(Close("i1"))
+    await relay.settled()
     outside.ask(chat())
-    await rig.hub.hears(Arrived)
-    assert not rig.hub.heard(Drained)
+    await relay.hub.hears(Arrived)
+    assert not relay.hub.heard(Drained)
     release.set()
     assert (await inside.reply()).status == 200
-    await rig.hub.hears(Drained, instance="i1")
-    done = await rig.hub.hears(Done)
+    await relay.hub.hears(Drained, instance="i1")
+    done = await relay.hub.hears(Done)
     assert done.status == 200 and server.connections == 1
     await server.ended.wait()
 
 
-async def test_the_end_of_the_last_request_is_told_before_the_gate_is_drained(rig: Rig) -> None:
-    await rig.serving(ok)
-    await rig.call(chat())
-    rig.hub.say(Close("i1"))
-    await rig.hub.hears(Drained, instance="i1")
-    assert rig.hub.heard(Done)
+async def test_the_end_of_the_last_request_is_told_before_the_gate_is_drained(relay: RunningRelay) -> None:
+    await relay.serving(ok)
+    await relay.call(chat())
+    relay.hub.say(Close("i1"))
+    await relay.hub.hears(Drained, instance="i1")
+    assert relay.hub.heard(Done)
 
 
-async def test_an_unused_or_unknown_instance_is_drained_at_once(rig: Rig) -> None:
-    await rig.serving(ok)
-    rig.hub.say(Close("i1"), Close("unknown"))
-    await rig.hub.hears(Drained, instance="i1")
-    await rig.hub.hears(Drained, instance="unknown")
+async def test_an_unused_or_unknown_instance_is_drained_at_once(relay: RunningRelay) -> None:
+    await relay.serving(ok)
+    relay.hub.say(Close("i1"), Close("unknown"))
+    await relay.hub.hears(Drained, instance="i1")
+    await relay.hub.hears(Drained, instance="unknown")
 
 
-async def test_a_gate_may_be_opened_again(rig: Rig) -> None:
-    server = await rig.serving(ok)
-    rig.hub.say(Close("i1"), Open("i1", "small", "127.0.0.1", server.port))
-    await rig.settled()
-    assert (await rig.call(chat())).status == 200
-    assert not rig.hub.heard(Arrived)
+async def test_a_gate_may_be_opened_again(relay: RunningRelay) -> None:
+    server = await relay.serving(ok)
+    relay.hub.say(Close("i1"), Open("i1", "small", "127.0.0.1", server.port))
+    await relay.settled()
+    assert (await relay.call(chat())).status == 200
+    assert not relay.hub.heard(Arrived)
 
 
 # Loading
 
 
-async def test_a_caller_who_streams_hears_that_its_model_loads_and_then_its_answer(talkative: Rig) -> None:
+async def test_a_caller_who_streams_hears_that_its_model_loads_and_then_its_answer(talkative: RunningRelay) -> None:
     server = await talkative.server(stream)
     client = await talkative.client()
     client.ask(chat("large", stream=True))
@@ -242,14 +242,14 @@ async def test_a_caller_who_streams_hears_that_its_model_loads_and_then_its_answ
     assert (await client.call(path="/health")).status == 200
 
 
-async def test_an_answer_of_known_length_is_put_into_the_stream_that_has_begun(talkative: Rig) -> None:
+async def test_an_answer_of_known_length_is_put_into_the_stream_that_has_begun(talkative: RunningRelay) -> None:
     async def script(line: Line, heard: Heard) -> None:
         line.answer(b"data: one\n\n", content_type="text/event-stream; charset=utf-8")
 
     assert await told_while_loading(talkative, script) == b"data: one\n\n"
 
 
-async def test_an_error_of_the_server_becomes_an_event_once_the_stream_has_begun(talkative: Rig) -> None:
+async def test_an_error_of_the_server_becomes_an_event_once_the_stream_has_begun(talkative: RunningRelay) -> None:
     async def script(line: Line, heard: Heard) -> None:
         line.answer(b'{"error":{"message":"too long a prompt"}}', status=400)
 
@@ -265,12 +265,12 @@ async def test_an_error_of_the_server_becomes_an_event_once_the_stream_has_begun
     assert last == b"data: [DONE]"
 
 
-async def test_an_answer_that_is_no_stream_is_an_error_once_the_stream_has_begun(talkative: Rig) -> None:
+async def test_an_answer_that_is_no_stream_is_an_error_once_the_stream_has_begun(talkative: RunningRelay) -> None:
     events = await told_while_loading(talkative, ok)
     assert b"without the stream" in events and events.endswith(b"data: [DONE]\n\n")
 
 
-async def test_what_follows_comments_is_not_compressed(talkative: Rig) -> None:
+async def test_what_follows_comments_is_not_compressed(talkative: RunningRelay) -> None:
     async def obeys(line: Line, heard: Heard) -> None:
         assert "accept-encoding" not in heard.headers and heard.headers["accept"] == "*/*"
         line.answer(b"data: one\n\n", content_type="text/event-stream")
@@ -286,7 +286,7 @@ async def test_what_follows_comments_is_not_compressed(talkative: Rig) -> None:
     assert b"without the stream" in events and events.endswith(b"data: [DONE]\n\n")
 
 
-async def test_a_refusal_becomes_an_event_once_the_stream_has_begun(talkative: Rig) -> None:
+async def test_a_refusal_becomes_an_event_once_the_stream_has_begun(talkative: RunningRelay) -> None:
     client = await talkative.client()
     client.ask(chat("large", stream=True))
     arrived = await talkative.hub.hears(Arrived)
@@ -299,13 +299,13 @@ async def test_a_refusal_becomes_an_event_once_the_stream_has_begun(talkative: R
     assert (await client.call(path="/health")).status == 200
 
 
-async def told_while_loading(rig: Rig, script: object, instance: str = "i1", more: str = "") -> bytes:
-    server = await rig.server(script)  # type: ignore[arg-type]
-    client = await rig.client()
+async def told_while_loading(relay: RunningRelay, script: object, instance: str = "i1", more: str = "") -> bytes:
+    server = await relay.server(script)  # type: ignore[arg-type]
+    client = await relay.client()
     client.ask(chat("large", stream=True), more=more)
-    arrived = await rig.hub.hears(Arrived)
+    arrived = await relay.hub.hears(Arrived)
     await client.head()
-    rig.hub.say(Grant(arrived.request, instance, "127.0.0.1", server.port))
+    relay.hub.say(Grant(arrived.request, instance, "127.0.0.1", server.port))
     return await without_comments(client)
 
 
@@ -317,40 +317,42 @@ async def without_comments(client: object) -> bytes:
 
 
 @pytest.mark.parametrize("body", [chat("large"), chat("small", stream=True)])
-async def test_who_does_not_stream_or_whose_model_says_nothing_just_waits(talkative: Rig, body: object) -> None:
+async def test_who_does_not_stream_or_whose_model_says_nothing_just_waits(
+    talkative: RunningRelay, body: object
+) -> None:
     server = await talkative.server(ok)
     client = await talkative.client()
     client.ask(body)
     arrived = await talkative.hub.hears(Arrived)
-    assert talkative.relay.requests[arrived.request].loading is None  # type: ignore[union-attr]
+    assert talkative.core.requests[arrived.request].loading is None  # type: ignore[union-attr]
     talkative.hub.say(Tell(arrived.request, "text"))
     talkative.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
     assert (await client.reply()).headers["content-type"] == "application/json"
 
 
-async def test_a_grant_in_good_time_is_answered_by_the_servers_own_head(rig: Rig) -> None:
-    server = await rig.server(stream)
-    client = await rig.client()
+async def test_a_grant_in_good_time_is_answered_by_the_servers_own_head(relay: RunningRelay) -> None:
+    server = await relay.server(stream)
+    client = await relay.client()
     client.ask(chat("large", stream=True))
-    arrived = await rig.hub.hears(Arrived)
-    rig.hub.say(Tell(arrived.request, "text"), Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    arrived = await relay.hub.hears(Arrived)
+    relay.hub.say(Tell(arrived.request, "text"), Grant(arrived.request, "i1", "127.0.0.1", server.port))
     assert (await client.reply()).body == b"data: one\n\ndata: [DONE]\n\n"
 
 
 # Abort
 
 
-async def test_the_hub_may_end_a_request_that_waits(rig: Rig) -> None:
-    client = await rig.client()
+async def test_the_hub_may_end_a_request_that_waits(relay: RunningRelay) -> None:
+    client = await relay.client()
     client.ask(chat())
-    arrived = await rig.hub.hears(Arrived)
-    rig.hub.say(Abort(arrived.request))
+    arrived = await relay.hub.hears(Arrived)
+    relay.hub.say(Abort(arrived.request))
     assert (await client.reply()).code == "aborted"
-    await rig.hub.hears(Cancelled, request=arrived.request)
+    await relay.hub.hears(Cancelled, request=arrived.request)
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_the_hub_may_end_a_request_that_is_served(rig: Rig, begun: bool) -> None:
+async def test_the_hub_may_end_a_request_that_is_served(relay: RunningRelay, begun: bool) -> None:
     async def script(line: Line, heard: Heard) -> None:
         if begun:
             line.begin_stream()
@@ -358,22 +360,22 @@ async def test_the_hub_may_end_a_request_that_is_served(rig: Rig, begun: bool) -
         await line.closed()
         raise ConnectionError
 
-    server = await rig.server(script)
-    client = await rig.client()
+    server = await relay.server(script)
+    client = await relay.client()
     client.ask(chat(stream=True))
-    arrived = await rig.hub.hears(Arrived)
-    rig.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    arrived = await relay.hub.hears(Arrived)
+    relay.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
     if begun:
         await client.head()
         assert await client.chunk() == b"data: one\n\n"
     else:
         await until(lambda: server.heard)
-    rig.hub.say(Abort(arrived.request))
+    relay.hub.say(Abort(arrived.request))
     if begun:
         assert b'"aborted"' in await client.chunk()
         assert await client.chunk() == b""
     else:
         assert (await client.reply()).code == "aborted"
     await server.ended.wait()
-    done = await rig.hub.hears(Done)
+    done = await relay.hub.hears(Done)
     assert done.status == (200 if begun else 503) and done.error

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
-from tests.gateway.relay.rig import CHAT, SECRET, Rig
+from tests.gateway.relay.running_relay import CHAT, SECRET, RunningRelay
 
 from ostler.gateway.control import Done, Open
 
@@ -50,7 +50,7 @@ async def echo(socket: WebSocket) -> None:
 
 
 @pytest.fixture(params=["h11", "httptools"])
-async def others(rig: Rig, request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
+async def others(relay: RunningRelay, request: pytest.FixtureRequest) -> AsyncIterator[RunningRelay]:
     routes = [
         Route(CHAT, completion, methods=["POST"]),
         Route("/v1/audio/transcriptions", transcription, methods=["POST"]),
@@ -60,14 +60,14 @@ async def others(rig: Rig, request: pytest.FixtureRequest) -> AsyncIterator[Rig]
     config = uvicorn.Config(Starlette(routes=routes), http=request.param, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server._serve([listening]))
-    rig.hub.say(Open("i1", "small", "127.0.0.1", listening.getsockname()[1]))
-    await rig.settled()
-    yield rig
+    relay.hub.say(Open("i1", "small", "127.0.0.1", listening.getsockname()[1]))
+    await relay.settled()
+    yield relay
     server.should_exit = server.force_exit = True
     await serving
 
 
-async def test_aiohttp_streams_asks_and_uploads(others: Rig) -> None:
+async def test_aiohttp_streams_asks_and_uploads(others: RunningRelay) -> None:
     url = f"http://127.0.0.1:{others.port}"
     async with aiohttp.ClientSession(headers=KEY) as session:
         for _ in range(3):
@@ -89,7 +89,7 @@ async def test_aiohttp_streams_asks_and_uploads(others: Rig) -> None:
     assert (done.prompt_tokens, done.completion_tokens) == (2, 200)
 
 
-async def test_urllib3_asks(others: Rig) -> None:
+async def test_urllib3_asks(others: RunningRelay) -> None:
     def ask() -> list[int]:
         with urllib3.PoolManager(headers=KEY) as pool:
             url = f"http://127.0.0.1:{others.port}{CHAT}"
@@ -103,7 +103,7 @@ async def test_urllib3_asks(others: Rig) -> None:
 
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
 @pytest.mark.parametrize("version", ["--http1.1", "--http1.0", "--http2"])
-async def test_curl_streams_in_whatever_http_it_is_told_to_speak(others: Rig, version: str) -> None:
+async def test_curl_streams_in_whatever_http_it_is_told_to_speak(others: RunningRelay, version: str) -> None:
     body = json.dumps({"model": "small", "stream": True, "max_tokens": 5})
     url = f"http://127.0.0.1:{others.port}{CHAT}"
     child = await asyncio.create_subprocess_exec(
@@ -113,7 +113,7 @@ async def test_curl_streams_in_whatever_http_it_is_told_to_speak(others: Rig, ve
     assert child.returncode == 0 and said.count(b"data: ") == 7
 
 
-async def test_websockets_speak_through_the_relay(others: Rig) -> None:
+async def test_websockets_speak_through_the_relay(others: RunningRelay) -> None:
     url = f"ws://127.0.0.1:{others.port}/upstream/small/ws"
     async with websockets.connect(url, additional_headers=KEY) as connection:
         for text in ("hello", "x" * 500_000):

@@ -5,7 +5,7 @@ import json
 import socket
 
 import pytest
-from tests.gateway.relay.rig import CHAT, SECRET, Heard, Line, Rig, chat
+from tests.gateway.relay.running_relay import CHAT, SECRET, Heard, Line, RunningRelay, chat
 
 from ostler.gateway.relay.writes import MOST, SMALL_BYTES, Writes
 
@@ -74,13 +74,13 @@ async def test_no_more_than_so_many_wait_and_none_for_who_has_gone(two: Two) -> 
     assert (arrived(there), arrived(beyond)) == (b"a" * (MOST - 1), b"")
 
 
-async def test_answers_that_wait_come_before_the_end_of_their_connection(rig: Rig) -> None:
+async def test_answers_that_wait_come_before_the_end_of_their_connection(relay: RunningRelay) -> None:
     async def answer(line: Line, heard: Heard) -> None:
         line.answer(json.dumps({"number": heard.json["number"]}).encode())
 
-    rig.relay.writes.few = -1
-    await rig.serving(answer)
-    client = await rig.client()
+    relay.core.writes.few = -1
+    await relay.serving(answer)
+    client = await relay.client()
     sent = b""
     for number, model in enumerate(["small", "missing", "small", "missing", "small"]):
         body = json.dumps(chat(model, number=number)).encode()

@@ -11,19 +11,19 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.gpu.yard import HERE, WORKER, Document, Yard, need, until, used_mib
+from benchmarks.gpu.fleet import HERE, WORKER, Document, GpuFleet, need, until, used_mib
 
 SLACK_MIB = 64
 """Less than this is nothing: drivers keep a little here and there."""
 
 
-def detection(yard: Yard) -> Document:
+def detection(fleet: GpuFleet) -> Document:
     """What the worker offers is what nvidia-smi says."""
     fields = "name,uuid,memory.total,driver_version"
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     name, uuid, total_mib, driver = subprocess.check_output(query, text=True).splitlines()[0].split(", ")
-    worker = yard.client.worker(WORKER)
-    device = yard.device()
+    worker = fleet.client.worker(WORKER)
+    device = fleet.device()
     need(device["uuid"] == uuid, f"the device is {uuid}, and the worker offers {device['uuid']}")
     need(device["name"] == name, f"the device is a {name}, and the worker offers a {device['name']}")
     need(abs(device["vram_gb"] * 1024 - int(total_mib)) < 1024, f"{total_mib} MiB, offered as {device['vram_gb']} GiB")
@@ -43,38 +43,38 @@ def detection(yard: Yard) -> Document:
     return {"name": name, "memory_mib": int(total_mib), "driver": driver, "offered": offered}
 
 
-def shares(yard: Yard) -> Document:
+def shares(fleet: GpuFleet) -> Document:
     """Two tasks have a share each of one device at the same time; a third, too large for the rest, waits for one."""
-    files = {name: str(yard.folder / name) for name in ("one", "two", "enough")}
-    share, taken = yard.part(0.35), yard.part(0.3)
-    one = yard.hold(taken, "--begun", files["one"], "--until", files["enough"], min_vram_gb=share)
-    two = yard.hold(taken, "--begun", files["two"], "--until", files["enough"], min_vram_gb=share)
+    files = {name: str(fleet.folder / name) for name in ("one", "two", "enough")}
+    share, taken = fleet.part(0.35), fleet.part(0.3)
+    one = fleet.hold(taken, "--begun", files["one"], "--until", files["enough"], min_vram_gb=share)
+    two = fleet.hold(taken, "--begun", files["two"], "--until", files["enough"], min_vram_gb=share)
     until(lambda: all(os.path.exists(files[name]) for name in ("one", "two")), "both to hold their share")
     in_use = used_mib()
-    third = yard.hold(1, min_vram_gb=yard.part(0.5))
-    why = yard.client.why(third)
+    third = fleet.hold(1, min_vram_gb=fleet.part(0.5))
+    why = fleet.client.why(third)
     need(why["state"] == "pending", f"the third is {why['state']} although there is no room for it")
-    held = yard.device()["held_by"]
+    held = fleet.device()["held_by"]
     need(len(held) == 2, f"{len(held)} tasks hold the device, not 2")
     open(files["enough"], "w").close()
     for job_id in (one, two, third):
-        yard.ended(job_id)
+        fleet.ended(job_id)
     need(in_use >= 2 * taken * 1024, f"{in_use} MiB were in use while two tasks held {taken} GiB each")
     return {"share_gib": share, "each_took_gib": taken, "in_use_mib": in_use, "third_waited_for": why["summary"]}
 
 
-def killed(yard: Yard) -> Document:
+def killed(fleet: GpuFleet) -> Document:
     """The process of a task that holds most of the device is killed with -9: the next task finds the memory free."""
-    baseline, begun = used_mib(), str(yard.folder / "killed.begun")
-    first = yard.hold(yard.part(0.8), "--begun", begun, "--until", "/nowhere", gpu_count=1)
+    baseline, begun = used_mib(), str(fleet.folder / "killed.begun")
+    first = fleet.hold(fleet.part(0.8), "--begun", begun, "--until", "/nowhere", gpu_count=1)
     until(lambda: os.path.exists(begun), "the task to hold the device")
-    second = yard.hold(yard.part(0.8), gpu_count=1)
-    in_use, pid = used_mib(), yard.said(first)["pid"]
+    second = fleet.hold(fleet.part(0.8), gpu_count=1)
+    in_use, pid = used_mib(), fleet.said(first)["pid"]
     os.kill(pid, signal.SIGKILL)
     killed_at = time.time()
-    yard.ended(first, "failed")
-    yard.ended(second)
-    found = yard.said(second)
+    fleet.ended(first, "failed")
+    fleet.ended(second)
+    found = fleet.said(second)
     need(found["before_mib"] <= baseline + SLACK_MIB, f"the next task found {found['before_mib']} MiB in use")
     return {
         "held_mib": in_use - baseline,
@@ -84,72 +84,72 @@ def killed(yard: Yard) -> Document:
     }
 
 
-def left_behind(yard: Yard) -> Document:
+def left_behind(fleet: GpuFleet) -> Document:
     """A task ends well and leaves a daemon of its own session that holds the device: the next finds it gone."""
-    baseline, begun = used_mib(), str(yard.folder / "apart.begun")
-    first = yard.hold(yard.part(0.8), "--apart", "--begun", begun, gpu_count=1)
-    second = yard.hold(yard.part(0.8), gpu_count=1)
-    job = yard.ended(first)
-    yard.ended(second)
-    found = yard.said(second)
+    baseline, begun = used_mib(), str(fleet.folder / "apart.begun")
+    first = fleet.hold(fleet.part(0.8), "--apart", "--begun", begun, gpu_count=1)
+    second = fleet.hold(fleet.part(0.8), gpu_count=1)
+    job = fleet.ended(first)
+    fleet.ended(second)
+    found = fleet.said(second)
     need(found["before_mib"] <= baseline + SLACK_MIB, f"the next task found {found['before_mib']} MiB in use")
     return {"baseline_mib": baseline, "next_found_mib": found["before_mib"], "reason": job["reason"]}
 
 
-def outside(yard: Yard) -> Document:
+def outside(fleet: GpuFleet) -> Document:
     """A program that Ostler did not start takes most of the device: nothing is placed on what it holds."""
-    begun, enough = str(yard.folder / "outside.begun"), str(yard.folder / "outside.enough")
-    command = [sys.executable, str(HERE / "holding.py"), str(yard.part(0.7)), "--begun", begun, "--until", enough]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": yard.device()["uuid"]}
+    begun, enough = str(fleet.folder / "outside.begun"), str(fleet.folder / "outside.enough")
+    command = [sys.executable, str(HERE / "holding.py"), str(fleet.part(0.7)), "--begun", begun, "--until", enough]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": fleet.device()["uuid"]}
     stranger = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     try:
         until(lambda: os.path.exists(begun), "the stranger to hold the device")
-        free = yard.part(0.35)
-        seen_s = until(lambda: yard.device()["vram_free_gb"] < free, "the worker to see what others hold")
-        waiting = yard.hold(yard.part(0.5), min_vram_gb=yard.part(0.5))
-        why = yard.client.why(waiting)
+        free = fleet.part(0.35)
+        seen_s = until(lambda: fleet.device()["vram_free_gb"] < free, "the worker to see what others hold")
+        waiting = fleet.hold(fleet.part(0.5), min_vram_gb=fleet.part(0.5))
+        why = fleet.client.why(waiting)
         need(why["state"] == "pending", f"a job for half of the device is {why['state']}")
         open(enough, "w").close()
         need(stranger.wait(60) == 0, "the stranger has failed")
     finally:
         with contextlib.suppress(ProcessLookupError):
             stranger.kill()
-    yard.ended(waiting)
-    return {"stranger_gib": yard.part(0.7), "seen_after_s": round(seen_s, 1), "told": why["summary"]}
+    fleet.ended(waiting)
+    return {"stranger_gib": fleet.part(0.7), "seen_after_s": round(seen_s, 1), "told": why["summary"]}
 
 
-def out_of_memory(yard: Yard) -> Document:
+def out_of_memory(fleet: GpuFleet) -> Document:
     """A task that asked for too small a share runs out of memory beside another, and is run again with more."""
-    begun, enough = str(yard.folder / "oom.begun"), str(yard.folder / "oom.enough")
-    neighbour = yard.hold(yard.part(0.5), "--begun", begun, "--until", enough, min_vram_gb=yard.part(0.55))
+    begun, enough = str(fleet.folder / "oom.begun"), str(fleet.folder / "oom.enough")
+    neighbour = fleet.hold(fleet.part(0.5), "--begun", begun, "--until", enough, min_vram_gb=fleet.part(0.55))
     until(lambda: os.path.exists(begun), "the neighbour to hold its share")
-    greedy = yard.hold(yard.part(0.7), min_vram_gb=yard.part(0.3), on_oom="larger", name="greedy")
-    until(lambda: len(yard.client.job(greedy)["attempts"]) == 1, "the first attempt")
-    first = until(lambda: bool(yard.client.job(greedy)["attempts"][0]["finished_at"]), "it to run out of memory")
-    again = yard.client.why(greedy)
+    greedy = fleet.hold(fleet.part(0.7), min_vram_gb=fleet.part(0.3), on_oom="larger", name="greedy")
+    until(lambda: len(fleet.client.job(greedy)["attempts"]) == 1, "the first attempt")
+    first = until(lambda: bool(fleet.client.job(greedy)["attempts"][0]["finished_at"]), "it to run out of memory")
+    again = fleet.client.why(greedy)
     need(again["state"] == "pending", f"after it ran out of memory it is {again['state']}")
     open(enough, "w").close()
-    yard.ended(neighbour)
-    job = yard.ended(greedy)
+    fleet.ended(neighbour)
+    job = fleet.ended(greedy)
     attempts = [(one["state"], one["reason"]) for one in job["attempts"]]
     need(len(attempts) == 2 and "out of GPU memory" in attempts[0][1], f"its attempts were {attempts}")
     return {"attempts": attempts, "ran_out_after_s": round(first, 1), "then": again["summary"]}
 
 
-def learnt(yard: Yard) -> Document:
+def learnt(fleet: GpuFleet) -> Document:
     """`min_vram_gb = "auto"`: the first run has a whole device; what it took is what the next of its kind ask for."""
-    files = {name: str(yard.folder / f"auto.{name}") for name in ("one", "two", "enough")}
-    took = yard.part(0.2)
-    first = yard.hold(took, "--seconds", "4", **_auto())  # devices are looked at every second
-    until(lambda: bool(yard.device()["held_by"]), "the first to start")
-    whole = yard.device()["held_by"]
-    yard.ended(first)
-    pair = [yard.hold(took, "--begun", files[name], "--until", files["enough"], **_auto()) for name in ("one", "two")]
+    files = {name: str(fleet.folder / f"auto.{name}") for name in ("one", "two", "enough")}
+    took = fleet.part(0.2)
+    first = fleet.hold(took, "--seconds", "4", **_auto())  # devices are looked at every second
+    until(lambda: bool(fleet.device()["held_by"]), "the first to start")
+    whole = fleet.device()["held_by"]
+    fleet.ended(first)
+    pair = [fleet.hold(took, "--begun", files[name], "--until", files["enough"], **_auto()) for name in ("one", "two")]
     until(lambda: all(os.path.exists(files[name]) for name in ("one", "two")), "two of a kind side by side")
-    held = [one["vram_gb"] for one in yard.device()["held_by"]]
+    held = [one["vram_gb"] for one in fleet.device()["held_by"]]
     open(files["enough"], "w").close()
     for job_id in pair:
-        yard.ended(job_id)
+        fleet.ended(job_id)
     need(len(held) == 2 and all(share and share >= took for share in held), f"they hold {held} of {took} GiB")
     need(whole[0]["vram_gb"] is None, f"the first of its kind had a share of {whole} GiB")
     return {"each_takes_gib": took, "each_asked_for_gib": held}
@@ -159,15 +159,15 @@ def _auto() -> Document:
     return {"min_vram_gb": "auto", "name": "auto"}
 
 
-def models(yard: Yard) -> Document:
+def models(fleet: GpuFleet) -> Document:
     """The gateway swaps two PyTorch models that do not fit beside each other; each begins to load on a free device."""
     baseline = used_mib()
-    calls = [_call(yard, name) for name in ("bay", "grey", "bay", "grey", "grey")]
-    diary = [json.loads(line) for line in (yard.folder / "diary.jsonl").read_text().splitlines()]
+    calls = [_call(fleet, name) for name in ("bay", "grey", "bay", "grey", "grey")]
+    diary = [json.loads(line) for line in (fleet.folder / "diary.jsonl").read_text().splitlines()]
     need([line["name"] for line in diary] == ["bay", "grey", "bay", "grey"], f"loaded were {diary}")
     for line in diary:
         need(line["before_mib"] <= baseline + SLACK_MIB, f"{line['name']} began with {line['before_mib']} MiB in use")
-    yard.client.change_model("grey", "unload")
+    fleet.client.change_model("grey", "unload")
     freed_s = until(lambda: used_mib() <= baseline + SLACK_MIB, "the device to be free after the unload")
     return {
         "baseline_mib": baseline,
@@ -179,28 +179,28 @@ def models(yard: Yard) -> Document:
     }
 
 
-def one_ledger(yard: Yard) -> Document:
+def one_ledger(fleet: GpuFleet) -> Document:
     """A job wants the whole device, which an idle model holds: the model makes room, and is back when it is called."""
     baseline = used_mib()
-    _call(yard, "bay")
+    _call(fleet, "bay")
     held = used_mib() - baseline
-    job = yard.hold(yard.part(0.8), gpu_count=1)
+    job = fleet.hold(fleet.part(0.8), gpu_count=1)
     begun = time.time()
-    yard.ended(job)
-    found = yard.said(job)
+    fleet.ended(job)
+    found = fleet.said(job)
     need(found["before_mib"] <= baseline + SLACK_MIB, f"the job found {found['before_mib']} MiB in use")
     return {
         "the_model_held_mib": held,
         "the_job_found_mib": found["before_mib"],
         "the_job_held_it_after_s": round(found["at"] - begun, 2),
-        "the_model_answered_again_after_s": _call(yard, "bay")["first_s"],
+        "the_model_answered_again_after_s": _call(fleet, "bay")["first_s"],
     }
 
 
-def _call(yard: Yard, model: str) -> Document:
+def _call(fleet: GpuFleet, model: str) -> Document:
     body = {"model": model, "stream": True, "max_tokens": 16, "messages": [{"role": "user", "content": "Whoa"}]}
     request = urllib.request.Request(
-        f"{yard.gateway}/v1/chat/completions",
+        f"{fleet.gateway}/v1/chat/completions",
         json.dumps(body).encode(),
         {"Authorization": "Bearer sk-gpu", "Content-Type": "application/json"},
     )
@@ -213,7 +213,7 @@ def _call(yard: Yard, model: str) -> Document:
     return {"first_s": round(times[0] - begun, 2), "per_s": round(15 / (times[-1] - times[0]), 1)}
 
 
-SCENES: dict[str, Callable[[Yard], dict[str, Any]]] = {
+CASES: dict[str, Callable[[GpuFleet], dict[str, Any]]] = {
     "detection": detection,
     "shares": shares,
     "killed": killed,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from tests.browser.conftest import PATIENCE_MS, ROOT, SCREENSHOTS, visiting
-from tests.browser.scene import MACHINES, Scene
-from tests.cli.yard import Yard
+from tests.browser.sixteen_machines import MACHINES, SixteenMachines
+from tests.process_fleet import ProcessFleet
 
 from ostler.client.http import Hub
 
@@ -20,22 +20,25 @@ PICTURES = ROOT / "docs" / "images" if os.environ.get("OSTLER_PICTURES") else SC
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    here = Yard(tmp_path_factory.mktemp("scene"))
-    here.start_hub("--gateway-port", "0")
-    yield here
-    here.kill_hub()
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFleet]:
+    fleet = ProcessFleet(tmp_path_factory.mktemp("fleet"))
+    fleet.hub_options = ("--gateway-port", "0")
+    try:
+        fleet.start_hub()
+        yield fleet
+    finally:
+        fleet.close()
 
 
 @pytest.fixture(scope="module")
-def client(stage: Yard) -> Iterator[Hub]:
-    with Scene(stage).on_stage() as client:
+def client(fleet: ProcessFleet) -> Iterator[Hub]:
+    with SixteenMachines(fleet).run() as client:
         yield client
 
 
 @pytest.fixture
-def visit(browser: Browser, stage: Yard, client: Hub) -> Iterator[Visit]:
-    yield from visiting(browser, stage.url, stage.state)
+def visit(browser: Browser, fleet: ProcessFleet, client: Hub) -> Iterator[Visit]:
+    yield from visiting(browser, fleet.url, fleet.state)
 
 
 def test_many_machines_are_seen_at_a_glance_and_found_by_what_they_have(visit: Visit) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from tests.e2e.paddock import Paddock, processes_with
+from tests.process_fleet import ProcessFleet, processes_with
 
 from chaos import program
 from chaos.wire import ROOT, Wire
@@ -27,7 +27,7 @@ LIVE = ("pending", "assigned", "running", "orphaned")
 OFFER = {"cpu_count": 16, "memory_gb": 64}
 
 
-class Yard(Paddock):
+class ChaosFleet(ProcessFleet):
     patience_s = 120.0  # a machine with more to do than this is slow, not broken
 
     def __init__(
@@ -100,14 +100,10 @@ class Yard(Paddock):
         while time.monotonic() < over_at:
             for name, process in list(self.processes.items()):
                 if process.poll() is not None:
-                    self._start(name, self._hub_again() if name == "hub" else self._arguments[name])
+                    self._start(name, self._arguments[name])
                     started += 1
             time.sleep(ATTEND_S)
         return started
-
-    def _hub_again(self) -> tuple[str, ...]:
-        """With the port that it was given the first time."""
-        return ("hub", "--port", self._port, *self.hub_options)
 
     def stop(self, *workers: str) -> list[int]:
         """As an operator does; their exit codes."""
@@ -155,15 +151,15 @@ class Yard(Paddock):
 
 
 @contextmanager
-def yard(
+def chaos_fleet(
     folder: Path,
     near: tuple[str, ...],
     far: tuple[str, ...] = (),
     times: str = program.HURRIED,
     wire: Wire | None = None,
     **more: Any,
-) -> Iterator[Yard]:
-    made = Yard(folder, times, wire, **more)
+) -> Iterator[ChaosFleet]:
+    made = ChaosFleet(folder, times, wire, **more)
     try:
         made.begin(near, far)
         yield made

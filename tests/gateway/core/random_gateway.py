@@ -59,7 +59,7 @@ class Process:
         self.draining = False
 
 
-class World:
+class RandomGateway:
     def __init__(self, seed: int, *, kind: type[Serial] | type[Fifo] | None = None) -> None:
         self.rng = random.Random(f"gateway {seed}")
         self.now = 0.0
@@ -400,28 +400,35 @@ class World:
         self.change_room()
 
 
-def run_seed(seed: int, *, asks: int = 40, kind: type[Serial] | type[Fifo] | None = None) -> World:
-    """One world from its first request to the quiet end; raises on the first violation."""
-    world = World(seed, kind=kind)
-    rng = world.rng
+def run_seed(seed: int, *, asks: int = 40, kind: type[Serial] | type[Fifo] | None = None) -> RandomGateway:
+    """One random gateway from its first request to the quiet end; raises on the first violation."""
+    random_gateway = RandomGateway(seed, kind=kind)
+    rng = random_gateway.rng
     horizon = rng.choice((20.0, 120.0, 400.0))
     for _ in range(asks):
-        world.at(rng.uniform(0.0, horizon), world.ask)
-    others = (world.unload, world.change_room, world.change_room, world.yield_room, world.preload, world.find)
+        random_gateway.at(rng.uniform(0.0, horizon), random_gateway.ask)
+    others = (
+        random_gateway.unload,
+        random_gateway.change_room,
+        random_gateway.change_room,
+        random_gateway.yield_room,
+        random_gateway.preload,
+        random_gateway.find,
+    )
     for _ in range(rng.choice((0, 3, 12))):
-        world.at(rng.uniform(0.0, horizon), rng.choice(others))
+        random_gateway.at(rng.uniform(0.0, horizon), rng.choice(others))
     for _ in range(rng.choice((0, 0, 1, 3))):
-        world.at(rng.uniform(0.0, horizon), world.reconfigure)
+        random_gateway.at(rng.uniform(0.0, horizon), random_gateway.reconfigure)
     if rng.random() < 0.1:
-        world.at(rng.uniform(horizon / 2, horizon), world.shut_down)
-    world.run(horizon)
-    world.go_quiet()
-    world.run(horizon + 100_000.0)
-    if unanswered := sorted(world.asked.keys() - world.answers.keys()):
-        whys = [world.machine.why(request, world.now) for request in unanswered[:3]]
+        random_gateway.at(rng.uniform(horizon / 2, horizon), random_gateway.shut_down)
+    random_gateway.run(horizon)
+    random_gateway.go_quiet()
+    random_gateway.run(horizon + 100_000.0)
+    if unanswered := sorted(random_gateway.asked.keys() - random_gateway.answers.keys()):
+        whys = [random_gateway.machine.why(request, random_gateway.now) for request in unanswered[:3]]
         raise Violation(f"never answered: {unanswered[:5]}, for {whys}")
-    if world.machine.state.requests:
+    if random_gateway.machine.state.requests:
         raise Violation("requests are remembered that were answered")
-    if world.unloads:
-        raise Violation(f"unloads were never answered: {world.unloads}")
-    return world
+    if random_gateway.unloads:
+        raise Violation(f"unloads were never answered: {random_gateway.unloads}")
+    return random_gateway

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.paddock import Paddock, until
 from tests.ports import free_ports
+from tests.process_fleet import ProcessFleet, until
 
 import ostler
 from ostler.client import Patience
@@ -45,7 +45,7 @@ REFUSED = "another hub leads now, so this one may not write"
 Document = dict[str, Any]
 
 
-class Twins(Paddock):
+class TwoHubFleet(ProcessFleet):
     """Hubs `a` and `b`; `fleet` is a client that knows both."""
 
     def __init__(self, folder: Path, address: str, program: tuple[str, ...] = HURRIED) -> None:
@@ -74,8 +74,8 @@ class Twins(Paddock):
             (self.state / token).chmod(0o600)
         self.token = (self.state / "admin.token").read_text().strip()
         patience = Patience(tries=100, first_pause_s=0.1, growth=1.0)
-        self.fleet = ostler.connect(self.url, self.token, patience=patience)
-        self.hub = self.fleet.hub
+        self.client = ostler.connect(self.url, self.token, patience=patience)
+        self.hub = self.client.hub
 
     def leader(self) -> str:
         return next(name for name in self.urls if self.role(name) == "leader")
@@ -129,17 +129,17 @@ class Twins(Paddock):
 class Submitter:
     """Sends jobs one by one until it is told to stop; what it has is acknowledged."""
 
-    def __init__(self, yard: "Twins") -> None:
+    def __init__(self, fleet: TwoHubFleet) -> None:
         self.acknowledged: list[str] = []
         self.longest_gap_s = 0.0
-        self._yard = yard
+        self._fleet = fleet
         self._stop = threading.Event()
         self._done = ThreadPoolExecutor(1).submit(self._work)
 
     def _work(self) -> None:
         last = time.monotonic()
         while not self._stop.wait(0.02):
-            self.acknowledged.append(self._yard.hub.submit({"command": ["true"]})["id"])
+            self.acknowledged.append(self._fleet.hub.submit({"command": ["true"]})["id"])
             self.longest_gap_s, last = max(self.longest_gap_s, time.monotonic() - last), time.monotonic()
 
     def grow(self) -> None:
@@ -153,15 +153,17 @@ class Submitter:
     def check(self) -> None:
         """Each is there once, and has ended well."""
         for job_id in self.acknowledged:
-            assert self._yard.fleet.wait(job_id, timeout=TAKES_OVER_S)["state"] == "succeeded"
-        found = [job["id"] for job in self._yard.hub.all_jobs()]
+            assert self._fleet.client.wait(job_id, timeout=TAKES_OVER_S)["state"] == "succeeded"
+        found = [job["id"] for job in self._fleet.hub.all_jobs()]
         assert len(found) == len(set(found)) and set(found) >= set(self.acknowledged)
 
 
 @contextmanager
-def twins(folder: Path, address: str, *workers: str, program: tuple[str, ...] = HURRIED) -> Iterator[Twins]:
+def two_hub_fleet(
+    folder: Path, address: str, *workers: str, program: tuple[str, ...] = HURRIED
+) -> Iterator[TwoHubFleet]:
     """Both hubs, of which `a` leads, and these workers, ready."""
-    made = Twins(folder, address, program)
+    made = TwoHubFleet(folder, address, program)
     (folder / "who.py").write_text(WHO)
     (folder / "ostler.toml").write_text(f'[models.who]\ncmd = "{sys.executable} {folder}/who.py ${{PORT}}"\n')
     try:

@@ -1,5 +1,5 @@
-"""A gateway to try things on: the real schedulers with a clock, a few sizes for a ledger, and few words to say what
-happens. Every invariant is checked after every event."""
+"""The real schedulers of the gateway with a clock, a table of sizes as their ledger, and short methods for each event.
+Every invariant is checked after every event."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count
@@ -61,7 +61,7 @@ def recipes(names: Iterable[str], **each: dict[str, Any]) -> tuple[Recipe, ...]:
     return tuple(Recipe(name=name, **each.get(name, {})) for name in names)
 
 
-class Stand:
+class CoreGateway:
     def __init__(
         self,
         kind: type[Serial] | type[Fifo],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pynvml
-from benchmarks.yard import appears, spawn
+from benchmarks.process_fleet import appears, spawn
 
 from ostler.client.http import Hub
 
@@ -27,7 +27,7 @@ class Broken(Exception):
 
 
 @dataclass
-class Yard:
+class GpuFleet:
     client: Hub
     folder: Path
     gateway: str
@@ -83,7 +83,7 @@ def need(holds: bool, what: str) -> None:
 
 
 @contextlib.contextmanager
-def yard(folder: Path) -> Iterator[Yard]:
+def gpu_fleet(folder: Path) -> Iterator[GpuFleet]:
     total_gib = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).total / 2**30
     port = _free_port()
     settings = folder / "ostler.toml"
@@ -98,7 +98,7 @@ def yard(folder: Path) -> Iterator[Yard]:
         worker = spawn("worker", *arguments, log=folder / "worker.out")
         with Hub(url, (folder / "admin.token").read_text().strip()) as client:
             until(lambda: any(one["status"] == "ready" for one in client.workers()), "the worker to be ready")
-            yield Yard(client, folder, f"http://127.0.0.1:{port}", total_gib)
+            yield GpuFleet(client, folder, f"http://127.0.0.1:{port}", total_gib)
     finally:
         for process in (worker, hub):
             if process is not None:

@@ -30,7 +30,7 @@ class Asked:
         self._writer.write(json.dumps({"request": self.number, **more}).encode() + b"\n")
 
 
-class Stage:
+class ModelServers:
     def __init__(self) -> None:
         self.news: list[News] = []
         """All that the servers have told, in the order of its coming."""

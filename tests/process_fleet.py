@@ -5,69 +5,86 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
+from tests.ports import free_port
 
 import ostler
 from ostler.client import Patience
 from ostler.client.embedded import to_toml
 
 OSTLER = (sys.executable, "-P", "-m", "ostler.cli")
-HURRIED = (sys.executable, str(Path(__file__).with_name("hurried.py")))
+HURRIED = (sys.executable, str(Path(__file__).parent / "e2e" / "hurried.py"))
 """The same program with its long times made short."""
 LOOK_S = 0.03
 PATIENCE_S = 15.0
 OFFER = {"cpu_count": 8, "memory_gb": 8}
+TWO_A100 = {
+    "gpu_backend": "nvidia",
+    "cpu_count": 4,
+    "memory_gb": 8,
+    "labels": {"zone": "eu"},
+    "devices": [{"name": "A100", "vram_gb": 80}] * 2,
+}
+"""The offer of a worker with GPUs that this machine need not have."""
 ENDS = ("succeeded", "failed", "cancelled", "unschedulable")
 Document = dict[str, Any]
 
 
-def until(holds: Callable[[], Any], what: str, timeout_s: float = PATIENCE_S) -> Any:
-    """What `holds` gives as soon as it is true."""
+def until(
+    holds: Callable[[], Any],
+    what: str,
+    timeout_s: float = PATIENCE_S,
+    process: "subprocess.Popen[Any] | None" = None,
+) -> Any:
+    """What `holds` gives as soon as it is true; `process` must not end before."""
     deadline = time.monotonic() + timeout_s
     while not (found := holds()):
+        assert process is None or process.poll() is None, f"ended with {process.returncode} before {what}"
         assert time.monotonic() < deadline, f"{timeout_s:g} s are over before {what}"
         time.sleep(LOOK_S)
     return found
 
 
-class Paddock:
-    """Processes by name, all with one state folder and one port; `fleet` is a client of its hub."""
+class ProcessFleet:
+    """Processes by name, all with one state folder and one hub.
+
+    `client` is a fleet of the client library that belongs to an operator, `hub` the client of the HTTP API under it.
+    Both exist as soon as the hub has listened once.
+    """
 
     patience_s = PATIENCE_S
 
     def __init__(self, folder: Path, program: tuple[str, ...] = OSTLER) -> None:
         self.folder = folder
         self.state = folder / "state"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._program = program
-        self._port = "0"
         self.hub_options: tuple[str, ...] = ()
+        self._program = program
         self._arguments: dict[str, tuple[str, ...]] = {}
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("OSTLER_")}
-        self.environment |= {"OSTLER_STATE_DIR": str(self.state), "NO_COLOR": "1"}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "COLUMNS"))}
+        self.environment = kept | {"OSTLER_STATE_DIR": str(self.state), "OSTLER_HUB": self.url, "NO_COLOR": "1"}
 
     # Processes
 
     def start_hub(self) -> None:
         where = self.state / "hub.url"
         where.unlink(missing_ok=True)
-        self._start("hub", ("hub", "--port", self._port, *self.hub_options))
-        until(lambda: where.exists() and where.read_text(), f"the hub listens: {self.log_of('hub')}", self.patience_s)
-        self.url = where.read_text().strip()
-        self._port = self.url.rpartition(":")[2]
-        self.environment["OSTLER_HUB"] = self.url
-        if not hasattr(self, "fleet"):
+        self._start("hub", ("hub", "--port", str(self.port), *self.hub_options))
+        self._until(lambda: where.exists() and where.read_text(), "the hub listens", "hub")
+        self.url = self.environment["OSTLER_HUB"] = where.read_text().strip()
+        if not hasattr(self, "client"):
             self.token = (self.state / "admin.token").read_text().strip()
-            self.fleet = ostler.connect(
+            self.client = ostler.connect(
                 self.url, self.token, self.state, patience=Patience(tries=100, first_pause_s=0.1, growth=1.0)
             )
-            self.hub = self.fleet.hub
+            self.hub = self.client.hub
 
     def start_worker(
         self, name: str, *, through: str = "", offer: Document | None = None, drain_s: float = 0.1
@@ -104,6 +121,13 @@ class Paddock:
                 [*self._program, *arguments], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
+    def _until(self, holds: Callable[[], Any], what: str, *names: str) -> None:
+        """Until this holds; an error shows what these processes have written."""
+        try:
+            until(holds, what, self.patience_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {''.join(map(self.log_of, names))}") from None
+
     def log_of(self, name: str) -> str:
         file = self.folder / f"{name}.log"
         return file.read_text(errors="replace")[-2000:] if file.exists() else ""
@@ -116,8 +140,8 @@ class Paddock:
                 self.processes[name].wait(self.patience_s)
             except subprocess.TimeoutExpired:
                 self.processes[name].kill()
-        if hasattr(self, "fleet"):
-            self.fleet.close()
+        if hasattr(self, "client"):
+            self.client.close()
         for process in processes_with(str(self.state)):
             process.kill()
 
@@ -134,8 +158,7 @@ class Paddock:
             found = {worker["id"] for worker in self.hub.workers() if usable(worker)}
             return set(names) <= found
 
-        logs = "".join(self.log_of(name) for name in names)
-        until(ready, f"{', '.join(names)} registered: {logs}", self.patience_s)
+        self._until(ready, f"{', '.join(names)} registered", *names)
 
     def await_free(self, *names: str) -> None:
         """Until nothing is held on any of these, as the hub sees it, and all of their room is free."""
@@ -156,38 +179,62 @@ class Paddock:
                 told.setdefault(event.get("task") or event["subject"], []).append(event["state"])
         return told
 
-    def run(self, *arguments: str, code: int | None = 0, **more: Any) -> subprocess.CompletedProcess[str]:
-        """The command, which must exit with this code."""
+    # Commands
+
+    def run(self, *arguments: str, **more: Any) -> "subprocess.CompletedProcess[str]":
+        """The command, to its end, whatever its exit code."""
         options = {"capture_output": True, "text": True, "timeout": 30, "env": self.environment, **more}
-        done = subprocess.run([*OSTLER, *arguments], **options)
-        assert code in (None, done.returncode), (done.returncode, done.stdout, done.stderr)
+        return subprocess.run([*OSTLER, *arguments], **options)
+
+    def check_run(self, *arguments: str, code: int = 0, **more: Any) -> "subprocess.CompletedProcess[str]":
+        """The command, which must exit with this code."""
+        done = self.run(*arguments, **more)
+        assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
         return done
 
+    def start(self, *arguments: str) -> "subprocess.Popen[str]":
+        """The command, which goes on."""
+        return subprocess.Popen(
+            [*OSTLER, *arguments],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.check_run(*arguments, "--json").stdout)
+
     def submit(self, *arguments: str) -> str:
-        return self.run("submit", *arguments).stdout.strip()
+        return self.check_run("submit", *arguments).stdout.strip()
 
     def show(self, job_id: str) -> Document:
-        document: Document = json.loads(self.run("show", job_id, "--json").stdout)
+        document: Document = self.json("show", job_id)
         return document
+
+    def workers(self) -> list[str]:
+        """All that have announced their slots."""
+        return [worker["id"] for worker in self.json("workers")["workers"] if worker["total_slots"]]
 
 
 @contextmanager
-def paddock(
+def process_fleet(
     folder: Path, *workers: str, program: tuple[str, ...] = OSTLER, settings: str = "", **more: Any
-) -> Iterator[Paddock]:
-    """A hub and these workers, ready; `settings` is the hub's ostler.toml."""
-    made = Paddock(folder, program)
+) -> Iterator[ProcessFleet]:
+    """A hub and these workers, ready; `settings` is the hub's ostler.toml, `more` is for `start_worker`."""
+    fleet = ProcessFleet(folder, program)
     try:
         if settings:
-            made.state.mkdir()
-            (made.state / "ostler.toml").write_text(settings)
-        made.start_hub()
+            fleet.state.mkdir()
+            (fleet.state / "ostler.toml").write_text(settings)
+        fleet.start_hub()
         for name in workers:
-            made.start_worker(name, **more)
-        made.await_workers(*workers)
-        yield made
+            fleet.start_worker(name, **more)
+        fleet.await_workers(*workers)
+        yield fleet
     finally:
-        made.close()
+        fleet.close()
 
 
 def usable(worker: Document) -> bool:
@@ -216,55 +263,3 @@ def _is_dead(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
-
-
-# Tasks that tell
-
-DIARIST = """
-echo "begin $OSTLER_TASK_ID $OSTLER_ATTEMPT" >> "$DIARY/lines"
-until test -e "$DIARY/gate.${GATE:-$OSTLER_INDEX}" || test -e "$DIARY/gate.$OSTLER_ATTEMPT"; do sleep 0.05; done
-echo "end $OSTLER_TASK_ID $OSTLER_ATTEMPT" >> "$DIARY/lines"
-exit $(cat "$DIARY/gate.$OSTLER_ATTEMPT" 2>/dev/null || echo 0)
-"""
-
-
-class Diary:
-    """Where tasks write a line when they begin and a line when they end, and the gates that they wait at between."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-
-    def spec(self, gate: str = "", **more: Any) -> Document:
-        """A program that waits at this gate; without a name, of an array, each task at that of its index."""
-        env = {"DIARY": str(self.folder)} | ({"GATE": gate} if gate else {})
-        return {"command": ["sh", "-c", DIARIST], "env": env, "min_cpu_cores": 1, **more}
-
-    def open(self, *gates: str | int) -> None:
-        for gate in gates:
-            (self.folder / f"gate.{gate}").touch()
-
-    def end(self, attempt: str, exit_code: int) -> None:
-        """Let this very attempt end, with this exit code."""
-        draft = self.folder / f"draft.{attempt}"
-        draft.write_text(str(exit_code))
-        draft.rename(self.folder / f"gate.{attempt}")
-
-    def lines(self) -> "Counter[tuple[str, ...]]":
-        """How often each (begin or end, task, attempt) was written."""
-        file = self.folder / "lines"
-        return Counter(tuple(line.split()) for line in file.read_text().splitlines()) if file.exists() else Counter()
-
-    def seen(self, word: str) -> "Counter[str]":
-        """How often each task began, or ended."""
-        counts: Counter[str] = Counter()
-        for (what, task_id, _), times in self.lines().items():
-            if what == word:
-                counts[task_id] += times
-        return counts
-
-    def await_begun(self, *tasks: str) -> None:
-        until(lambda: set(tasks) <= self.seen("begin").keys(), f"{tasks} have begun: {self.seen('begin')}")
-
-    def await_ended(self, *tasks: str) -> None:
-        until(lambda: set(tasks) <= self.seen("end").keys(), f"{tasks} have ended: {self.seen('end')}")

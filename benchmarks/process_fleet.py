@@ -1,4 +1,4 @@
-"""A yard to measure in: a hub and a worker as real processes on this machine, and the workloads that are timed there.
+"""A hub and a worker as real processes on this machine, and the workloads that are timed there.
 
 Durability is on in every figure: a submit counts when it was acknowledged, which is after its commit; a job counts
 when its result is recorded.

@@ -1,7 +1,7 @@
 """Random sequences of everything that can happen. The long campaign is `python -m tests.gateway.core.campaign`."""
 
 import pytest
-from tests.gateway.core.world import run_seed
+from tests.gateway.core.random_gateway import run_seed
 
 from ostler.gateway.core.fifo import Fifo
 from ostler.gateway.core.serial import Serial
@@ -16,19 +16,21 @@ def test_everybody_is_answered_once_whatever_happens(tenth: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [Serial, Fifo])
-def test_the_same_seed_is_the_same_world(kind: type[Serial] | type[Fifo]) -> None:
+def test_the_same_seed_gives_the_same_events_and_answers(kind: type[Serial] | type[Fifo]) -> None:
     first, again = run_seed(77, kind=kind), run_seed(77, kind=kind)
     assert first.answers == again.answers and first.events == again.events
 
 
-def test_the_worlds_hold_several_processes_of_a_model_with_gates_and_without() -> None:
-    worlds = [run_seed(seed, kind=Fifo) for seed in range(60)]
-    grown = [world for world in worlds if world.most > 1]
-    assert {world.machine.has_gates for world in grown if isinstance(world.machine, Fifo)} == {True, False}
-    assert any(seen.places.keys() == {"near", "far"} for each in worlds for seen in each.machine.state.learnt.values())
+def test_random_gateways_have_several_processes_of_a_model_with_gates_and_without() -> None:
+    gateways = [run_seed(seed, kind=Fifo) for seed in range(60)]
+    grown = [one for one in gateways if one.most > 1]
+    assert {one.machine.has_gates for one in grown if isinstance(one.machine, Fifo)} == {True, False}
+    assert any(
+        seen.places.keys() == {"near", "far"} for each in gateways for seen in each.machine.state.learnt.values()
+    )
 
 
-def test_the_worlds_hold_what_they_are_for() -> None:
+def test_random_gateways_reach_the_rare_cases_that_they_are_for() -> None:
     """Of each kind of answer there is some."""
     answers = {answer for seed in range(60) for answer in run_seed(seed).answers.values()}
     assert answers == {

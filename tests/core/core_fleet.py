@@ -1,4 +1,4 @@
-"""A fleet to try things on: the real core with a clock and a ledger, and few words to say what happens.
+"""The real core with a clock and a memory ledger, and a short method for each event.
 
 Every turn is the hub's: step each event, place, check every invariant, commit. Nothing is ever asserted of a fleet
 that check() would not accept.
@@ -73,7 +73,7 @@ def capabilities(
     )
 
 
-class Yard:
+class CoreFleet:
     def __init__(self, *, checked: bool = True) -> None:
         self.checked = checked
         self.now = 0.0

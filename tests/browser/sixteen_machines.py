@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.model_workers import Crowd, ModelWorker
-from tests.cli.yard import Yard
+from tests.process_fleet import ProcessFleet
 
 from ostler.client.http import Hub
 
@@ -41,16 +41,16 @@ def machine(crowd: Crowd, name: str, gpus: int, kind: tuple[str, float], cores: 
     return made
 
 
-class Scene:
-    def __init__(self, yard: Yard) -> None:
-        self._yard = yard
+class SixteenMachines:
+    def __init__(self, fleet: ProcessFleet) -> None:
+        self._fleet = fleet
         self._ready = threading.Event()
         self._over = asyncio.Event()
         self._loop = asyncio.new_event_loop()
 
     async def _live(self) -> None:
-        token = (self._yard.state / "join.token").read_text().strip()
-        crowd = Crowd("127.0.0.1", self._yard.port, token, 0)
+        token = (self._fleet.state / "join.token").read_text().strip()
+        crowd = Crowd("127.0.0.1", self._fleet.port, token, 0)
         crowd.workers = [machine(crowd, *one) for one in MACHINES]
         crowd.start()
         beating = asyncio.create_task(crowd.beat())
@@ -64,12 +64,12 @@ class Scene:
         self._loop.run_until_complete(self._live())
 
     @contextmanager
-    def on_stage(self) -> Iterator[Hub]:
+    def run(self) -> Iterator[Hub]:
         thread = threading.Thread(target=self._run)
         thread.start()
         try:
             assert self._ready.wait(60), "the machines have not come"
-            with Hub(self._yard.url, (self._yard.state / "admin.token").read_text().strip()) as client:
+            with Hub(self._fleet.url, (self._fleet.state / "admin.token").read_text().strip()) as client:
                 client.submit([{"command": ["train"], **job} for job in JOBS])
                 yield client
         finally:

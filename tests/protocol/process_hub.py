@@ -16,7 +16,7 @@ sys.exit(run(HubOptions(state_dir=Path(sys.argv[1]), port=int(sys.argv[2]))))
 """
 
 
-class HubProcess:
+class ProcessHub:
     """On a port of the system's choice at first, and on the same one ever after."""
 
     def __init__(self, state: Path) -> None:

@@ -1,4 +1,4 @@
-"""A yard with model workers that keep their side of the protocol, and everything that may happen to them.
+"""A core fleet with model workers that keep their side of the protocol, and everything that may happen to them.
 
 Each act takes small numbers that choose among what is there, so that Hypothesis can pick, order and shrink them. Messages are
 kept until they are sent or lost: a frame may be late, come twice, or never come.
@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 from hypothesis import Phase
+from tests.core.core_fleet import CoreFleet, capabilities, submission
 from tests.core.following import Following
 from tests.core.portrait import difference, portrait
 from tests.core.pulling import Pulling
-from tests.core.yard import Yard, capabilities, submission
 
 from ostler.core.effects import Acknowledge, Answer, AssignTask, CancelTask, CloseSession, Effect
 from ostler.core.events import (
@@ -138,13 +138,13 @@ class Machine:
         self.outbox.clear()
 
 
-class Stable(Pulling, Following):
+class RandomFleet(Pulling, Following):
     """Acts, and what must hold after each of them."""
 
     def __init__(self) -> None:
         Pulling.__init__(self)
         Following.__init__(self)
-        self.yard = Yard()
+        self.core = CoreFleet()
         self.machines = [Machine(f"w{number}", offer, plain=number == 2) for number, offer in enumerate(OFFERS[:3])]
         self.jobs: list[str] = []
         self.acknowledged: set[str] = set()
@@ -162,7 +162,7 @@ class Stable(Pulling, Following):
     def turn(self, *events: Event) -> None:
         batch, self.waiting = [*events, *self.waiting], []
         again = {event.job_id for event in batch if isinstance(event, RequeueRequested)}
-        effects = self.yard.turn(*batch)
+        effects = self.core.turn(*batch)
         for effect in effects:
             if answered := self.asked.pop(getattr(effect, "ref", 0), None):
                 answered(effect)
@@ -196,38 +196,38 @@ class Stable(Pulling, Following):
             spec["depends_on"] = self.jobs[-1:]
         self.jobs.append(job)
         event = submission(self._refs, job, **spec)
-        event.known = self.yard.ledger.jobs(spec.get("depends_on", []))
+        event.known = self.core.ledger.jobs(spec.get("depends_on", []))
         self.turn(event)
 
     def cancel(self, which: int, index: int) -> None:
         if self.jobs:
             job = self.jobs[which % len(self.jobs)]
-            self.turn(self.yard.cancellation(job, self._index(job, index)))
+            self.turn(self.core.cancellation(job, self._index(job, index)))
 
     def requeue(self, which: int, index: int) -> None:
         if self.jobs:
             job = self.jobs[which % len(self.jobs)]
-            self.turn(self.yard.requeueing(job, self._index(job, index)))
+            self.turn(self.core.requeueing(job, self._index(job, index)))
 
     def cancel_soon(self, which: int, index: int) -> None:
         if self.jobs:
             job = self.jobs[which % len(self.jobs)]
-            self.waiting.append(self.yard.cancellation(job, self._index(job, index)))
+            self.waiting.append(self.core.cancellation(job, self._index(job, index)))
 
     def requeue_soon(self, which: int, index: int) -> None:
         """What it brings from the ledger may be older than the events that come before it."""
         if self.jobs:
             job = self.jobs[which % len(self.jobs)]
-            self.waiting.append(self.yard.requeueing(job, self._index(job, index)))
+            self.waiting.append(self.core.requeueing(job, self._index(job, index)))
 
     def _index(self, job: str, index: int) -> int | None:
         """Mostly the whole job."""
-        size = self.yard.job(job).size
+        size = self.core.job(job).size
         return index % size if size and index % 3 == 0 else None
 
     def drain(self, which: int, draining: int) -> None:
         machine = self._one(which)
-        if machine.name in self.yard.fleet.workers:
+        if machine.name in self.core.fleet.workers:
             self._refs += 1
             self.turn(DrainRequested(ref=self._refs, worker_id=machine.name, draining=bool(draining % 2)))
 
@@ -361,10 +361,10 @@ class Stable(Pulling, Following):
     # What happens to all
 
     def pass_time(self, which: int, silent: int) -> None:
-        until = self.yard.now + PAUSES[which % len(PAUSES)]
-        while self.yard.now < until:
-            due = self.yard.fleet.timers.next_at()
-            self.yard.now = max(self.yard.now, min(until, self.yard.now + 10, until if due is None else due))
+        until = self.core.now + PAUSES[which % len(PAUSES)]
+        while self.core.now < until:
+            due = self.core.fleet.timers.next_at()
+            self.core.now = max(self.core.now, min(until, self.core.now + 10, until if due is None else due))
             awake = [machine for machine in self.machines if machine.session] if silent % 3 else []
             beats = [WorkerBeat(worker_id=machine.name, session=machine.session) for machine in awake]
             self.turn(*beats, *(self.all_beats() if silent % 3 == 1 else []))
@@ -372,7 +372,7 @@ class Stable(Pulling, Following):
     def stall_hub(self, seconds: int, _: int = 0) -> None:
         """The hub did not run for a while; it reads what waits for it before it declares anyone lost."""
         away = 21.0 + seconds * 13
-        self.yard.now += away
+        self.core.now += away
         self.turn(HubWasAway(away))
 
     def restart_hub(self, seconds: int, _: int = 0) -> None:
@@ -382,12 +382,12 @@ class Stable(Pulling, Following):
         self.said = [event for event in self.said if not isinstance(event, WorkerRegistered)]  # its sockets are gone
         for machine in self.machines:
             machine.disconnected()
-        self.yard.restart(away=float(seconds % 90))
+        self.core.restart(away=float(seconds % 90))
         self._look(set())
 
     def compare_with_ledger(self) -> None:
         """A fleet made from the ledger now is the one in memory."""
-        before, after = [portrait(fleet, self.yard.now) for fleet in (self.yard.fleet, self.yard.restored())]
+        before, after = [portrait(fleet, self.core.now) for fleet in (self.core.fleet, self.core.restored())]
         for part, mine in before.items():
             told = difference(mine, after[part])
             assert not told, f"{part} differs after a restart:\n{told}"
@@ -395,68 +395,68 @@ class Stable(Pulling, Following):
     # What must hold
 
     def _look(self, requeued: set[str]) -> None:
-        yard = self.yard
-        rows = yard.ledger.jobs(self.acknowledged)
+        core = self.core
+        rows = core.ledger.jobs(self.acknowledged)
         assert rows.keys() == self.acknowledged, f"acknowledged and lost: {self.acknowledged - rows.keys()}"
         for job in rows:
-            for row in yard.ledger.tasks_of(job):
+            for row in core.ledger.tasks_of(job):
                 was = self.ended.get(row.id, row.state)
                 assert was == row.state or job in requeued, f"{row.id} was {was} and is {row.state}"
                 if row.state in states.TERMINAL:
                     self.ended[row.id] = row.state
                 else:
                     self.ended.pop(row.id, None)
-        current = [attempt.task_id for attempt in yard.fleet.held.values() if attempt.is_current()]
+        current = [attempt.task_id for attempt in core.fleet.held.values() if attempt.is_current()]
         assert len(current) == len(set(current)), f"two current attempts of one task: {sorted(current)}"
         self.look_at_manifest()
-        for job in yard.fleet.jobs.values():
+        for job in core.fleet.jobs.values():
             if job.size and job.state not in states.TERMINAL:
-                counts = yard.job(job.id).counts
+                counts = core.job(job.id).counts
                 assert not counts or sum(counts.values()) == job.size, f"{job.id} counts {counts}"
 
 
-Act = Callable[[Stable, int, int], None]
+Act = Callable[[RandomFleet, int, int], None]
 WEIGHTS: dict[Act, int] = {
-    Stable.submit: 6,
-    Stable.apply: 6,
-    Stable.apply_soon: 2,
-    Stable.change_hosts: 1,
-    Stable.claim: 6,
-    Stable.claim_soon: 2,
-    Stable.claim_unheard: 1,
-    Stable.pull_beat: 4,
-    Stable.pull_beat_soon: 1,
-    Stable.pull_end: 4,
-    Stable.pull_end_soon: 2,
-    Stable.pull_repeat: 2,
-    Stable.pull_crash: 1,
-    Stable.pull_round: 3,
-    Stable.checkpoint: 3,
-    Stable.cancel: 2,
-    Stable.requeue: 3,
-    Stable.cancel_soon: 1,
-    Stable.requeue_soon: 2,
-    Stable.drain: 1,
-    Stable.register: 6,
-    Stable.beat: 5,
-    Stable.ask: 1,
-    Stable.deliver: 10,
-    Stable.lose: 1,
-    Stable.speak: 4,
-    Stable.mumble: 1,
-    Stable.end: 6,
-    Stable.repeat_results: 1,
-    Stable.say_again: 2,
-    Stable.disconnect: 3,
-    Stable.go_quiet: 1,
-    Stable.lose_power: 1,
-    Stable.change_offer: 1,
-    Stable.good_round: 3,
-    Stable.all_come_back: 2,
-    Stable.be_away: 2,
-    Stable.pass_time: 6,
-    Stable.stall_hub: 1,
-    Stable.restart_hub: 1,
+    RandomFleet.submit: 6,
+    RandomFleet.apply: 6,
+    RandomFleet.apply_soon: 2,
+    RandomFleet.change_hosts: 1,
+    RandomFleet.claim: 6,
+    RandomFleet.claim_soon: 2,
+    RandomFleet.claim_unheard: 1,
+    RandomFleet.pull_beat: 4,
+    RandomFleet.pull_beat_soon: 1,
+    RandomFleet.pull_end: 4,
+    RandomFleet.pull_end_soon: 2,
+    RandomFleet.pull_repeat: 2,
+    RandomFleet.pull_crash: 1,
+    RandomFleet.pull_round: 3,
+    RandomFleet.checkpoint: 3,
+    RandomFleet.cancel: 2,
+    RandomFleet.requeue: 3,
+    RandomFleet.cancel_soon: 1,
+    RandomFleet.requeue_soon: 2,
+    RandomFleet.drain: 1,
+    RandomFleet.register: 6,
+    RandomFleet.beat: 5,
+    RandomFleet.ask: 1,
+    RandomFleet.deliver: 10,
+    RandomFleet.lose: 1,
+    RandomFleet.speak: 4,
+    RandomFleet.mumble: 1,
+    RandomFleet.end: 6,
+    RandomFleet.repeat_results: 1,
+    RandomFleet.say_again: 2,
+    RandomFleet.disconnect: 3,
+    RandomFleet.go_quiet: 1,
+    RandomFleet.lose_power: 1,
+    RandomFleet.change_offer: 1,
+    RandomFleet.good_round: 3,
+    RandomFleet.all_come_back: 2,
+    RandomFleet.be_away: 2,
+    RandomFleet.pass_time: 6,
+    RandomFleet.stall_hub: 1,
+    RandomFleet.restart_hub: 1,
 }
 ACTS: list[Act] = [act for act, weight in WEIGHTS.items() for _ in range(weight)]
 """As often as they are worth it: most of what happens is ordinary, or nothing ever gets far."""

@@ -303,10 +303,10 @@ class Client:
         self.writer.close()
 
 
-class Rig:
+class RunningRelay:
     def __init__(self, process: RelayProcess, hub: ScriptedHub, folder: Path) -> None:
         self.process = process
-        self.relay = process.relay
+        self.core = process.relay
         self.hub = hub
         self.folder = folder
         self.running: asyncio.Task[None] | None = None
@@ -315,24 +315,24 @@ class Rig:
 
     @classmethod
     @asynccontextmanager
-    async def standing(
+    async def open(
         cls, folder: Path, limits: Limits | None = None, configuration: Setup = PLAIN, tls: bool = WITH_TLS
-    ) -> AsyncIterator["Rig"]:
+    ) -> AsyncIterator["RunningRelay"]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         hub = ScriptedHub(ours)
         await hub.start()
-        rig = cls(RelayProcess(theirs, limits or Limits(), folder), hub, folder)
+        relay = cls(RelayProcess(theirs, limits or Limits(), folder), hub, folder)
         shown = identity(folder / "papers") if tls else None
-        rig.context = context_for(folder / "papers") if tls else None
-        rig.running = asyncio.create_task(rig.process.run("127.0.0.1", 0, shown))
+        relay.context = context_for(folder / "papers") if tls else None
+        relay.running = asyncio.create_task(relay.process.run("127.0.0.1", 0, shown))
         hello = await hub.hears(Hello)
-        rig.port = hello.port
+        relay.port = hello.port
         hub.say(configuration)
-        await rig.settled()
+        await relay.settled()
         try:
-            yield rig
+            yield relay
         finally:
-            await rig._close()
+            await relay._close()
 
     port: int
     context: ssl.SSLContext | None

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from tests.e2e.paddock import OSTLER, processes_with
-from tests.gateway.e2e.stage import WAIT_S, Stage
+from tests.gateway.e2e.model_servers import WAIT_S, ModelServers
+from tests.process_fleet import OSTLER, processes_with
 from tests.protocol.hub import PromptServer
 
 from ostler.client.embedded import to_toml
@@ -41,7 +41,7 @@ Document = dict[str, Any]
 
 def model(name: str, *more: str, vram: str = "16g", **options: Any) -> Document:
     """A model whose server is under the test's control; of two with 16 GiB one fits at a time."""
-    cmd = [sys.executable, "-S", "-E", SERVER, "${PORT}", name, "${stage}", *more]
+    cmd = [sys.executable, "-S", "-E", SERVER, "${PORT}", name, "${control}", *more]
     return {"cmd": cmd, "vram": vram, **options}
 
 
@@ -69,13 +69,13 @@ class Answer:
         return str(self.json["error"]["message"])
 
 
-class Rig:
-    def __init__(self, folder: Path, models: Document, gateway: Document) -> None:
+class RunningGateway:
+    def __init__(self, folder: Path, models: Document, settings: Document) -> None:
         self.folder = folder
         self.state = folder / "state"
         self.models = models
-        self.gateway_table = gateway
-        self.stage = Stage()
+        self.gateway_table = settings
+        self.servers = ModelServers()
         self.broken: list[BaseException] = []
         """Invariants that did not hold; a test that leaves one here fails."""
         self.heard: list[control.ToHub] = []
@@ -88,7 +88,7 @@ class Rig:
 
     async def open(self, offer: Document, workers: bool) -> None:
         self.state.mkdir(parents=True)
-        self.stage_port = await self.stage.open()
+        self.servers_port = await self.servers.open()
         await self.start_hub()
         if workers:
             self.start_worker(offer)
@@ -99,7 +99,7 @@ class Rig:
     def configure(self) -> Path:
         file = self.state / "ostler.toml"
         tables = {"models": self.models, "gateway": {"api_keys": [API_KEY], **self.gateway_table}}
-        file.write_text(to_toml(tables).replace("${stage}", str(self.stage_port)))
+        file.write_text(to_toml(tables).replace("${control}", str(self.servers_port)))
         return file
 
     async def start_hub(self) -> None:
@@ -115,7 +115,6 @@ class Rig:
         file = self.configure()
         listen = f"127.0.0.1:{self._gateway_port}"
         self.hub = Hub(self._ledger, self.state, settings=load(file), gateway=listen, config_file=file)
-        self.gateway = self.hub.gateway
         self._watch()
         self._server = PromptServer(self.hub.app)
         self._serving = asyncio.create_task(self.hub.serve(self._server, listener))
@@ -124,9 +123,9 @@ class Rig:
         await self.gateway_listens()
 
     async def gateway_listens(self) -> None:
-        await self.until(lambda: self.gateway.listens_on, "the gateway listens")
-        assert self.gateway.listens_on is not None
-        self._gateway_port = self.gateway.listens_on[1]
+        await self.until(lambda: self.hub.gateway.listens_on, "the gateway listens")
+        assert self.hub.gateway.listens_on is not None
+        self._gateway_port = self.hub.gateway.listens_on[1]
         self.calls = f"http://127.0.0.1:{self._gateway_port}"
 
     async def stop_hub(self) -> None:
@@ -136,7 +135,7 @@ class Rig:
         self._ledger.close()
 
     def _watch(self) -> None:
-        loop, scheduler, heard = self.hub.loop, self.gateway.scheduler, self.gateway._heard
+        loop, scheduler, heard = self.hub.loop, self.hub.gateway.scheduler, self.hub.gateway._heard
         perform, step = loop._perform, scheduler.step
 
         async def performed(changes: Any, effects: Any) -> None:
@@ -146,7 +145,7 @@ class Rig:
         def stepped(event: events.Event, now: float) -> list[Effect]:
             found = step(event, now)
             assert isinstance(scheduler, Machine)
-            if self.gateway.room_seen == loop.fleet.index.changes:  # else it will hear of more room in a moment
+            if self.hub.gateway.room_seen == loop.fleet.index.changes:  # else it will hear of more room in a moment
                 self._must(lambda: check_scheduler(scheduler, now, found))
             return found
 
@@ -156,7 +155,7 @@ class Rig:
 
         loop._perform = performed
         scheduler.step = stepped  # type: ignore[method-assign]
-        self.gateway.link._heard = hears
+        self.hub.gateway.link._heard = hears
 
     def _must(self, check: Any) -> None:
         try:
@@ -212,7 +211,7 @@ class Rig:
         return asyncio.create_task(self.ask("POST", CHAT, {"model": model, "tag": tag, "messages": [], **more}))
 
     def hold(self, model: str, tag: str, **more: Any) -> "asyncio.Task[Answer]":
-        """A chat that its server answers when the stage says so."""
+        """A chat that its server answers when `servers` says so."""
         return asyncio.create_task(self.ask("POST", CHAT, {"model": model, "hold": tag, "messages": [], **more}))
 
     def stream(self, model: str, tag: str) -> Any:
@@ -249,7 +248,7 @@ class Rig:
 
     def instance(self, name: str) -> Instance:
         """The foremost process of this model."""
-        found = self.gateway.instances.foremost(name)
+        found = self.hub.gateway.instances.foremost(name)
         assert found is not None, f"{name} has no process"
         return found
 
@@ -303,8 +302,8 @@ class Rig:
     async def clear(self) -> None:
         """For the next test: nothing is loaded, and nothing of the last one is remembered."""
         assert (await self.ask("POST", "/api/models/unload")).status == 200
-        self.gateway.errors.clear()
-        self.stage.forget()
+        self.hub.gateway.errors.clear()
+        self.servers.forget()
         self.heard.clear()
         broken, self.broken = self.broken, []
         assert not broken, broken
@@ -316,12 +315,12 @@ class Rig:
             await asyncio.to_thread(self._worker.wait, WAIT_S)
         with contextlib.suppress(Exception):
             await self.stop_hub()
-        self.stage.close()
+        self.servers.close()
         for process in processes_with(str(self.state)):
             process.kill()
 
 
-class Apart(Rig):
+class ProcessGateway(RunningGateway):
     """The same with a hub that is a process of its own, to be killed."""
 
     async def start_hub(self) -> None:
@@ -363,17 +362,17 @@ class Apart(Rig):
 
 
 @asynccontextmanager
-async def rig(
+async def running_gateway(
     folder: Path,
     models: Iterable[Document] | Document,
     offer: Document | None = None,
     workers: bool = True,
-    kind: type[Rig] = Rig,
-    **gateway: Any,
-) -> AsyncIterator[Rig]:
+    kind: type[RunningGateway] = RunningGateway,
+    **settings: Any,
+) -> AsyncIterator[RunningGateway]:
     """`models` by name, or with their names as the server's."""
     named = models if isinstance(models, dict) else {one["cmd"][5]: one for one in models}
-    made = kind(folder, named, gateway)
+    made = kind(folder, named, settings)
     try:
         await made.open(OFFER | (offer or {}), workers)
         yield made
