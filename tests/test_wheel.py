@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.paddock import until
 from tests.ports import free_port
+from tests.process_fleet import until
 
 ROOT = Path(__file__).parents[1]
 PAGES = "ostler/dashboard/static/index.html"
@@ -42,7 +42,10 @@ class Machine:
     def install(self, wheel: Path) -> None:
         copy = shutil.copy(wheel, self.home)
         # uv's cache stays the user's own: an empty one would download every library once more.
-        for command in (["venv", "--quiet", "venv"], ["pip", "install", "--quiet", "--python", "venv/bin/python", copy]):
+        for command in (
+            ["venv", "--quiet", "venv"],
+            ["pip", "install", "--quiet", "--python", "venv/bin/python", copy],
+        ):
             python = ["--python", sys.executable] if command[0] == "venv" else []
             subprocess.run([str(UV), *command, *python], cwd=self.home, check=True, timeout=INSTALLS_S)
 
