@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 
-from examples.demo.board import Row, verdict
+from examples.demo.board import Row, draw_verdict
 from examples.demo.fleet import WORKERS, DemoFailed, DemoFleet
 from examples.demo.jobs import Jobs
 from examples.demo.model import Model
@@ -49,9 +49,9 @@ def main() -> int:
         console.print(f"demo: {error}; stopping the fleet")
         code = 128 + error.number
     except DemoFailed as error:
-        problem = f"demo: {error}\n{tail(error.log)}"
+        problem = f"demo: {error}\n{read_end(error.log)}"
     except OstlerError as error:
-        problem = f"demo: the hub refused or did not answer: {error}\n{tail(fleet.log('hub'))}"
+        problem = f"demo: the hub refused or did not answer: {error}\n{read_end(fleet.log('hub'))}"
     except Exception:
         problem = "demo: an error of the demo itself"
         console.print_exception()
@@ -71,7 +71,7 @@ def play(console: Console, fleet: DemoFleet) -> int:
         start(progress)
         sections, nowhere = do_work(progress)
         documents = progress.hub.jobs()
-    console.print(verdict(sections))
+    console.print(draw_verdict(sections))
     console.print(f"why 'nowhere' could not be placed: {nowhere}", soft_wrap=True, highlight=False)
     tasks = sum(sum(one.get("counts", {"": 1}).values()) for one in documents)
     wrong = sum(bool(row.problem) for rows in sections.values() for row in rows)
@@ -109,7 +109,7 @@ def do_work(progress: Progress) -> tuple[dict[str, list[Row]], str]:
     jobs.wait_for_ends()
     model.call()
     model.submit_job()
-    model.see_eviction()
+    model.watch_eviction()
     service.stop()
     sections = {
         "jobs": jobs.compare(),
@@ -144,7 +144,7 @@ def ignore_signals() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
-def tail(log: Path) -> str:
+def read_end(log: Path) -> str:
     """The end of a log, and where it is."""
     lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:] if log.exists() else []
     return "\n".join([f"See the log {log}. It ends with:", *(f"  {line}" for line in lines)])

@@ -1,4 +1,4 @@
-"""The two tables of the demo: the fleet while it works, and at the end what was expected beside what happened."""
+"""The two tables of the demo: the fleet while it works, and at the end the expectations beside the results."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ class Row:
     problem: str = ""
 
 
-def board(documents: list[Document], workers: list[Document], spent_s: float, awaited: str) -> Table:
+def draw_board(documents: list[Document], workers: list[Document], spent_s: float, awaited: str) -> Table:
     """The live table: machines above, the tasks on each, and how far the jobs are."""
     title = f"the fleet after {spent_s:.1f} s" + (f", waiting for {awaited}" if awaited else "")
     table = Table(title=title, expand=True, title_justify="left")
@@ -54,7 +54,7 @@ def count_states(documents: Iterable[Document]) -> str:
     return "  ".join(f"{SYMBOLS.get(state, '·')} {count} {state}" for state, count in sorted(counts.items()))
 
 
-def verdict(sections: dict[str, list[Row]]) -> Table:
+def draw_verdict(sections: dict[str, list[Row]]) -> Table:
     """The final table, with one section for each kind of work."""
     table = Table(title="what was expected, and what happened", expand=True, title_justify="left", box=box.SIMPLE_HEAD)
     for column in ("name", "expected", "found"):

@@ -1,4 +1,4 @@
-"""What a job should come to, and the comparison with what it came to."""
+"""The expected end of a job, and its comparison with the actual end."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

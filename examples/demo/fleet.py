@@ -116,9 +116,9 @@ class DemoFleet:
     def token(self) -> str:
         return (self.state / "admin.token").read_text().strip()
 
-    # Gates: files that tasks wait for, so that the demo decides what ends before what
+    # Gates: files that tasks wait for, so that the demo decides the order in which tasks end
 
-    def gated(self, gate: str, name: str) -> list[str]:
+    def make_gated_command(self, gate: str, name: str) -> list[str]:
         """A command that ends when the gate is open, and then leaves a mark with this name."""
         return ["sh", "-c", WAIT_FOR_GATE, "wait-for-gate", str(self.gates), gate, name]
 

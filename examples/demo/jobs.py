@@ -39,7 +39,7 @@ class Jobs:
             name = f"train-{number}"
             needs: Resources = {"gpu": 4, "vram": "160g", "backend": "nvidia"}
             job = self._client.submit_command(
-                self._fleet.gated("trainings", name), name=name, tier="training", resources=needs
+                self._fleet.make_gated_command("trainings", name), name=name, tier="training", resources=needs
             )
             self._expect(name, job.id, "4 GPUs with 160 GiB: only the big box", workers=("big-gpu",))
         trainings = self._ids("train-0", "train-1")
@@ -66,12 +66,14 @@ class Jobs:
             "true",
             *("--cpus", "100", "--schedule-timeout", "3s"),
             state="unschedulable",
-            check=names_the_cores,
+            check=check_reason,
         )
         for start in range(FIRST_START, FIRST_START + FUNCTIONS):
-            name, steps = f"collatz-{start}", collatz_steps(start)
-            function = self._client.submit(collatz_steps, start, name=name)
-            self._expect(name, function.id, f"a Python function that returns {steps}", check=returns(function, steps))
+            name, steps = f"collatz-{start}", count_collatz_steps(start)
+            function = self._client.submit(count_collatz_steps, start, name=name)
+            self._expect(
+                name, function.id, f"a Python function that returns {steps}", check=check_value(function, steps)
+            )
         self._progress.say(f"{len(self._expected)} jobs submitted, from the command line and from Python")
 
     def let_the_big_one_run(self) -> None:
@@ -88,9 +90,9 @@ class Jobs:
         for name in LONG_NAMES:
             gate = "without-worker" if name == LONG_NAMES[0] else "with-worker"
             needs: Resources = {"cpu": 2, "labels": ["zone = office"], "backend": "metal"}
-            job = self._client.submit_command(self._fleet.gated(gate, name), name=name, resources=needs)
+            job = self._client.submit_command(self._fleet.make_gated_command(gate, name), name=name, resources=needs)
             what = "ends while its worker is dead" if gate == "without-worker" else "outlives its worker"
-            self._expect(name, job.id, f"{what}, in one attempt", workers=("mac",), check=ran_once)
+            self._expect(name, job.id, f"{what}, in one attempt", workers=("mac",), check=check_one_attempt)
         long = self._ids(*LONG_NAMES)
         self._progress.wait_until_running(long, "the three tasks on the Mac to run")
         self._fleet.kill("mac")
@@ -144,14 +146,14 @@ class Jobs:
 
     def _submit_array(self) -> None:
         script = "sleep 0.3; exit $((OSTLER_INDEX > 15))"
-        self._command("array", "an array: 16 tasks succeed", script, "--array", "16", "--cpus", "1", check=all_sixteen)
+        self._command("array", "an array: 16 tasks succeed", script, "--array", "16", "--cpus", "1", check=check_counts)
 
     def _mac_status(self) -> str:
         status: str = self._client.hub.worker("mac")["status"]
         return status
 
 
-def collatz_steps(start: int) -> int:
+def count_collatz_steps(start: int) -> int:
     steps = 0
     while start != 1:
         start = start // 2 if start % 2 == 0 else 3 * start + 1
@@ -159,19 +161,19 @@ def collatz_steps(start: int) -> int:
     return steps
 
 
-def names_the_cores(document: Document) -> str:
+def check_reason(document: Document) -> str:
     return "" if "100 cores" in document["reason"] else f"the reason does not name the cores: {document['reason']}"
 
 
-def all_sixteen(document: Document) -> str:
+def check_counts(document: Document) -> str:
     return "" if document["counts"] == {"succeeded": 16} else f"the tasks came to {document['counts']}"
 
 
-def ran_once(document: Document) -> str:
+def check_one_attempt(document: Document) -> str:
     return "" if len(document["attempts"]) == 1 else f"it took {len(document['attempts'])} attempts"
 
 
-def returns(job: Job, expected: int) -> Callable[[Document], str]:
+def check_value(job: Job, expected: int) -> Callable[[Document], str]:
     def look(_: Document) -> str:
         value = job.result(timeout=60)
         return "" if value == expected else f"it returned {value}"

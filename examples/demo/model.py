@@ -31,17 +31,17 @@ class Model:
         self._answer = self._progress.fetch_behind_board(url, body, f"an answer of the model '{NAME}'")
         self._called = self._state()
         self._process_id = self._called["job_id"] or ""
-        text = text_of(self._answer) or self._answer
+        text = read_text_of(self._answer) or self._answer
         self._progress.say(f"the model on {self._called['worker']} answered: {QUESTION['content']} {text}")
         self._progress.let_people_look()
 
     def submit_job(self) -> None:
         needs = ["--vram", "24g", "--backend", "metal"]
-        command = self._progress.fleet.gated("finetune", JOB)
+        command = self._progress.fleet.make_gated_command("finetune", JOB)
         self._progress.say(f"the model is idle and holds 40 of the Mac's 48 GiB; submitting '{JOB}', which needs 24")
         self._job_id = self._progress.run_command("submit", "--name", JOB, *needs, "--", *command).strip()
 
-    def see_eviction(self) -> None:
+    def watch_eviction(self) -> None:
         """Holds the job at its gate while the model's state is read."""
         self._progress.wait_until_running([self._job_id], f"'{JOB}' to run in the memory of the idle model")
         self._meanwhile = self._state()
@@ -51,7 +51,7 @@ class Model:
         self._progress.wait_until(lambda: self._progress.have_ended([self._job_id]), f"'{JOB}' to end")
 
     def compare(self) -> list[Row]:
-        text = text_of(self._answer)
+        text = read_text_of(self._answer)
         job = self._progress.job(self._job_id)
         is_right = text == ANSWER and self._called["worker"] == WORKER
         answered = "" if is_right else f"should be '{ANSWER}' on {WORKER}" if text else f"the answer: {self._answer}"
@@ -75,7 +75,7 @@ class Model:
         return next(one for one in self._progress.hub.hub.models() if one["name"] == NAME)
 
 
-def text_of(answer: Document) -> str:
+def read_text_of(answer: Document) -> str:
     """The text of an OpenAI chat completion, or nothing if the answer is another."""
     try:
         text: str = answer["choices"][0]["message"]["content"]

@@ -1,4 +1,4 @@
-"""What a person sees while the demo runs: lines with a time, and in a terminal a live board below them."""
+"""The demo's output while it runs: lines with a time, and in a terminal a live board below them."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any, Self
 
-from examples.demo.board import board, count_states
+from examples.demo.board import count_states, draw_board
 from examples.demo.fleet import OSTLER, DemoFailed, DemoFleet
 from rich.console import Console
 from rich.live import Live
@@ -159,7 +159,7 @@ class Progress:
     def _show(self) -> None:
         if self._live is not None and self.client is not None:
             workers = self.client.workers()  # before the jobs, so that the jobs of all tasks are known
-            self._live.update(board(self.client.jobs(), workers, self.spent_s, self._awaited), refresh=True)
+            self._live.update(draw_board(self.client.jobs(), workers, self.spent_s, self._awaited), refresh=True)
 
     def _blockers(self) -> str:
         """The states of all jobs, and why the first one that waits does not start."""

@@ -44,12 +44,12 @@ class Service:
         problem = "" if path == PAGE and "time" in self._page else f"the answer is {self._page}"
         return [
             Row(NAME, f"a page through HUB/services/{NAME}{PAGE}", f"a page for {path}", problem),
-            Expectation(self._job_id, "runs until it is cancelled", "cancelled", check=was_running).compare(
+            Expectation(self._job_id, "runs until it is cancelled", "cancelled", check=check_one_start).compare(
                 self._progress.job(self._job_id)
             ),
         ]
 
 
-def was_running(document: Document) -> str:
+def check_one_start(document: Document) -> str:
     attempts = len(document["attempts"])
     return "" if attempts == 1 and document["started_at"] else f"it took {attempts} attempts"

@@ -36,7 +36,8 @@ class Training:
     def compare(self) -> list[Row]:
         what = "a run with a loss, not on the big box"
         rows = [
-            Expectation(run, what, workers=HOSTS, check=has_loss).compare(self._progress.job(run)) for run in self._runs
+            Expectation(run, what, workers=HOSTS, check=check_loss).compare(self._progress.job(run))
+            for run in self._runs
         ]
         best = self._progress.hub.hub.sweep(SWEEP)["jobs"][0]
         found = f"{best['name']}, loss {best['metrics'].get('loss')}"
@@ -58,5 +59,5 @@ class Training:
         return changes
 
 
-def has_loss(document: Document) -> str:
+def check_loss(document: Document) -> str:
     return "" if "loss" in document["metrics"] else f"its metrics are {document['metrics']}"

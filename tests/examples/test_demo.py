@@ -54,13 +54,24 @@ class Demo:
         return found
 
 
+def heed_signals() -> None:
+    """A test run in the background of a shell ignores SIGINT, and its children would, too."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextmanager
 def demo(folder: Path, *before: str) -> Iterator[Demo]:
     (folder / "tmp").mkdir()
     environment = {**os.environ, "TMPDIR": str(folder / "tmp")}
     with (folder / "output").open("wb") as output:
         process = subprocess.Popen(
-            [*before, sys.executable, "-m", "examples.demo"], cwd=ROOT, env=environment, stdout=output, stderr=output
+            [*before, sys.executable, "-m", "examples.demo"],
+            cwd=ROOT,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            preexec_fn=heed_signals,
         )
     try:
         yield Demo(folder, process)
