@@ -19,6 +19,9 @@ STAMP := $(VENV)/.setup-done
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PAGES := src/ostler/dashboard/static/index.html
 
+# The tests start thousands of Python processes: without compiled files each of them compiles its modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help help-all setup demo test test-all check format docs wheel dashboard reference new-user systemd engine ray typescript schemathesis bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-dashboard bench-foresight pictures compiled wheel-compiled test-compiled sim planted crash chaos lock audit-deps clean distclean
 
