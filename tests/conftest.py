@@ -8,6 +8,27 @@ from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parent
+LONG_SUITES = (
+    "bridge/test_batch_runtime.py",
+    "bridge/test_slurm.py",
+    "browser",
+    "chaos",
+    "cli/test_follow_restart.py",
+    "cli/test_top.py",
+    "cli/test_up.py",
+    "crash",
+    "e2e",
+    "enrol/test_join.py",
+    "examples",
+    "gateway/e2e",
+    "store/test_s3_hub.py",
+    "store/test_s3_worker.py",
+    "tls/test_canaries.py",
+    "tls/test_two_hubs.py",
+    "tls/test_with_hub.py",
+)
+"""Journeys over real processes, marked `long`: `make test` leaves them out, `make test-all` runs them."""
 SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
 
 
@@ -36,6 +57,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="PATH",
         help="fail if a test below PATH is skipped; may be given several times",
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    long_suites = tuple(str(ROOT / suite) for suite in LONG_SUITES)
+    for item in items:
+        if str(item.path).startswith(long_suites):
+            item.add_marker(pytest.mark.long)
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

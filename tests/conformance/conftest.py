@@ -14,3 +14,11 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
     made = LEDGERS[request.param](tmp_path)
     yield made
     made.close()
+
+
+@pytest.fixture(params=[name for name in LEDGERS if name != "memory"])
+def durable_ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ledger]:
+    """One durable ledger after the other: the plain dicts of the memory ledger refuse no value."""
+    made = LEDGERS[request.param](tmp_path)
+    yield made
+    made.close()

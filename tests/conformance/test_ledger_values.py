@@ -125,9 +125,8 @@ def test_bytes_of_any_size_come_back(ledger: Ledger, size: int) -> None:
     assert ledger.tasks(["job-1"])["job-1"].result == data
 
 
-def test_text_that_is_none_fails_the_commit_whole(ledger: Ledger) -> None:
-    if isinstance(ledger, MemoryLedger):
-        pytest.skip("plain dicts take everything")
+def test_text_that_is_none_fails_the_commit_whole(durable_ledger: Ledger) -> None:
+    ledger = durable_ledger
     lonely: dict[str, Any] = {"reason": "half of a pair: \ud83d"}
     with pytest.raises(LedgerError, match="a row does not fit"):
         ledger.commit(Changes(new_jobs=[job(1)], tasks=[task("job-1", **lonely)]))

@@ -16,6 +16,7 @@ ENOUGH = 40
 PLANTS = read_all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("share", range(SHARES))
 @pytest.mark.timeout(900)
 def test_every_planted_bug_is_noticed(share: int) -> None:
