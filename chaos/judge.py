@@ -131,7 +131,7 @@ class Judge:
             except (OstlerError, OSError) as error:
                 return f"{task}: {error}"
         if one.kind == "call":
-            value = Job(self._fleet.hub, one.id).result(timeout=10)
+            value = Job(self._fleet.hub, one.id).result(timeout=60)
             if value != value_of(one.id, self._tasks[one.id]["attempt"]):
                 return f"{one.id}: its value is {value!r}"
         return ""

@@ -69,7 +69,7 @@ class Wire:
     def close(self) -> None:
         if self._relay.stdin is not None:
             self._relay.stdin.close()
-        self._relay.wait(10)
+        self._relay.wait(60)
         subprocess.run(["ip", "netns", "del", self.name], capture_output=True)
 
 

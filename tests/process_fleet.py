@@ -21,7 +21,7 @@ OSTLER = (sys.executable, "-P", "-m", "ostler.cli")
 HURRIED = (sys.executable, str(Path(__file__).parent / "e2e" / "hurried.py"))
 """The same program with its long times made short."""
 LOOK_S = 0.03
-PATIENCE_S = 15.0
+PATIENCE_S = 60.0
 OFFER = {"cpu_count": 8, "memory_gb": 8}
 TWO_A100 = {
     "gpu_backend": "nvidia",

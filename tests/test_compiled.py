@@ -34,7 +34,7 @@ def test_the_tests_run_over_the_core_that_they_should(module: object) -> None:
     assert str(module.__file__).endswith(".py") != COMPILED  # type: ignore[attr-defined]
 
 
-@pytest.mark.skipif(not COMPILED, reason="`make test-compiled` runs this")
+@pytest.mark.skipif(not COMPILED, reason="`make test-compiled` runs these")
 def test_a_wheel_with_the_compiled_core_is_of_this_platform_and_decides_with_it(tmp_path: Path) -> None:
     wheel = built(tmp_path, OSTLER_COMPILED="1")
     assert not wheel.name.endswith("-py3-none-any.whl")

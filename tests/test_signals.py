@@ -14,7 +14,7 @@ print([number for number in {[int(number) for number in SIGNALS]} if signal.gets
 
 def test_a_child_ignores_no_signal() -> None:
     assert all(signal.getsignal(number) is not signal.SIG_IGN for number in SIGNALS)
-    done = subprocess.run([sys.executable, "-c", IGNORED], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", IGNORED], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
 
 

@@ -109,7 +109,7 @@ def _bundled() -> dict[str, str]:
 
 def test_every_package_in_the_built_dashboard_comes_with_its_licence() -> None:
     if not (STATIC / "index.html").exists():
-        pytest.skip("the dashboard is not built here: make dashboard")
+        pytest.skip("the dashboard is not built: make dashboard (Node 18 or newer)")
     head, *parts = re.split(r"\n-{80}\n\n", (STATIC / "assets" / "licences.txt").read_text())
     titles = [re.match(r"(\S+) (\S+) \([\w.-]+\)\n\n", part) for part in parts]
     assert {title[1]: title[2] for title in titles if title} == _bundled()

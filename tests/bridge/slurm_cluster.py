@@ -70,7 +70,7 @@ def slurm(folder: Path) -> Iterator[TwoNodes]:
     os.environ["PATH"] += os.pathsep + SYSTEM
     missing = [name for name in NEEDED if shutil.which(name) is None]
     if missing:
-        pytest.skip(f"{', '.join(missing)} not installed here (Debian: slurm-wlm and munge)")
+        pytest.skip("Slurm is missing: apt-get install slurm-wlm munge")
     cluster = TwoNodes(folder)
     with cluster.up():
         yield cluster

@@ -18,13 +18,14 @@ from tests.runtime.tasks import is_alive
 
 from ostler.bridge import cluster as cluster_module
 from ostler.bridge import runtime as batch_runtime
+from ostler.bridge import runtime as runtime_module
 from ostler.bridge.base import Refusal, Submission, Unanswered
 from ostler.bridge.cluster import Cluster
 from ostler.bridge.runtime import BatchRuntime, Turn
 from ostler.runtime.base import Ended, Launch
 from ostler.runtime.process import Replaced
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture
@@ -142,8 +143,9 @@ async def test_what_is_not_begun_for_too_long_is_handed_back_and_the_node_rests(
 
 
 async def test_what_has_begun_unseen_is_not_handed_back_when_patience_is_over(
-    system: ShellBatch, tmp_path: Path
+    system: ShellBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(runtime_module, "SETTLE_S", 1.0)
     system.seats = 0
     async with bridge(system, tmp_path, patience_s=0.3) as runtime:
         await runtime.launch(task("a"))
@@ -378,6 +380,7 @@ async def test_what_runs_as_a_job_that_was_taken_late_is_not_told_as_ended_befor
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_looked_for: bool
 ) -> None:
     monkeypatch.setattr(cluster_module, "ADOPT_EVERY", 2 if is_looked_for else 10**6)
+    monkeypatch.setattr(runtime_module, "SETTLE_S", 1.0)
     system = Late()
     try:
         async with bridge(system, tmp_path) as runtime:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ostler.bridge.script import KEEP, RUN, TERMINATED, keep_script, run_script
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 STARTS, LONGEST_DELAY_S = 200, 0.004
 
 

@@ -32,7 +32,7 @@ PYTHON = os.environ.get("OSTLER_TEST_RAY", "")
 
 def needs_ray(test: Callable[..., None]) -> Callable[..., None]:
     """A Ray job takes seconds of processor time to begin, and there are many of them."""
-    skipped = pytest.mark.skipif(not PYTHON, reason="OSTLER_TEST_RAY names no interpreter that has ray[default]")
+    skipped = pytest.mark.skipif(not PYTHON, reason="`make ray` runs these")
     decorated: Callable[..., None] = pytest.mark.timeout(2 * LONG_S)(skipped(test))
     return decorated
 

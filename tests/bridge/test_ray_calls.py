@@ -83,7 +83,7 @@ def attending(script: Path, deaf: bool = False) -> Iterator[subprocess.Popen[byt
 
 
 def answer(process: subprocess.Popen[bytes]) -> int:
-    out, _ = process.communicate(timeout=20)
+    out, _ = process.communicate(timeout=60)
     return int(out)
 
 
@@ -336,7 +336,7 @@ async def test_a_batch_system_in_a_hurry_is_looked_at_more_often_than_the_operat
     loop = asyncio.create_task(cluster.run())
     try:
         await runtime.launch(Launch(attempt="a", task_id="t", argv=["true"], env={"PATH": os.defpath}))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert (await anext(runtime.ends())).exit_code == 0
     finally:
         loop.cancel()

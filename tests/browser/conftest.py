@@ -37,9 +37,9 @@ Visit = Callable[..., Page]
 def browser() -> Iterator[Browser]:
     """For one file's tests: while it is open, its own event loop runs in this thread, and asyncio tests cannot."""
     if CHROMIUM is None:
-        pytest.skip("no Chromium is installed here: apt-get install chromium")
+        pytest.skip("Chromium is missing: apt-get install chromium")
     if not STATIC.exists():
-        pytest.skip("the dashboard is not built here: make dashboard")
+        pytest.skip("the dashboard is not built: make dashboard (Node 18 or newer)")
     with sync_playwright() as playwright:
         # A container's root has no namespaces to spare for the browser's own sandbox.
         opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

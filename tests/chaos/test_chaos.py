@@ -55,7 +55,7 @@ def test_whatever_is_lost_or_runs_twice_is_found(tmp_path: Path) -> None:
         assert one and two
         here.load.stop()
         for sent in here.load.acknowledged:
-            here.fleet.client.wait(sent, timeout=30)
+            here.fleet.client.wait(sent, timeout=60)
         told = [" ".join(line) for line in here.diary.lines() if (line.word, line.task) != ("end", two.id)]
         told += [f"overlap {one.id} another 1 0", f"begin {one.id} another 1 0"]
         (here.diary.folder / "lines").write_text("\n".join(told) + "\n")
@@ -90,7 +90,7 @@ def wire() -> Iterator[tuple[Relay, socket.socket, socket.socket]]:
         end.settimeout(10)
     yield relay, hub, worker
     os.close(told)
-    thread.join(10)
+    thread.join(60)
     for end in (hub, near, worker, far):
         end.close()
     os.close(orders)

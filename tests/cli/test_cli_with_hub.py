@@ -262,7 +262,7 @@ def test_an_interrupted_run_without_a_terminal_leaves_the_job_and_says_how_to_se
     assert process.stdout is not None
     assert process.stdout.readline() == "started\n"
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=20)
+    _, told = process.communicate(timeout=60)
     assert process.returncode == 130
     job = fleet.json("show", "left")
     assert job["state"] == "running"
@@ -288,7 +288,7 @@ def test_an_interrupted_run_on_a_terminal_asks_and_cancels(fleet: ProcessFleet) 
     while b"[y/N]" not in told:
         told += os.read(ours, 1024)
     os.write(ours, b"y\n")
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     os.close(ours)
     assert process.returncode == 130
     assert fleet.json("show", "asked")["state"] == "cancelled"
@@ -336,7 +336,7 @@ def test_a_run_survives_a_hub_that_is_killed_and_started_again(fleet: ProcessFle
     fleet.start_hub()
     until(lambda: fleet.json("workers")["workers"][0]["status"] == "ready", "the worker is back", 30, process)
     go.touch()
-    rest, told = process.communicate(timeout=30)
+    rest, told = process.communicate(timeout=60)
     assert rest == "after\n"
     assert process.returncode == 5, told
 

@@ -34,7 +34,7 @@ def sleeper(fleet: ProcessFleet) -> str:
     return job_id
 
 
-def until(holds: Callable[[], bool], what: str, timeout_s: float = 30.0) -> None:
+def until(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, f"{timeout_s:g} s are over before {what}"
@@ -158,7 +158,7 @@ def test_it_neither_outlives_a_task_that_ends_nor_keeps_its_room(fleet: ProcessF
     mark = f": {tmp_path}; "
     process = begun(fleet, "short", mark + STUBBORN)
     gate.touch()
-    assert process.wait(30) == 1
+    assert process.wait(60) == 1
     assert process.stderr is not None
     assert "the task has ended, and the command with it: failed: exit code 3" in process.stderr.read()
     until(lambda: "short" not in str(client(fleet).worker("box")["tasks"]), "its room is free")
@@ -171,7 +171,7 @@ def test_it_ends_with_a_task_that_is_cancelled(fleet: ProcessFleet, tmp_path: Pa
     until(lambda: state(fleet, job_id) == "running", "it runs")
     process = begun(fleet, job_id, f": {tmp_path}; " + STUBBORN)
     client(fleet).cancel(job_id)
-    assert process.wait(30) == 1
+    assert process.wait(60) == 1
     until(lambda: not running(str(tmp_path)), "nothing of it is left")
     until(lambda: job_id not in str(client(fleet).worker("box")["tasks"]), "its room is free")
 

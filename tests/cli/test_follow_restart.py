@@ -43,7 +43,7 @@ class Follower:
         return self.process.wait(60)
 
 
-def until(holds: Callable[[], bool], what: str, timeout_s: float = 40.0) -> None:
+def until(holds: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not holds():
         assert time.monotonic() < deadline, f"{timeout_s:g} s are over before {what}"

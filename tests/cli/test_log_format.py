@@ -27,7 +27,7 @@ def test_a_hub_and_a_worker_write_one_object_a_line(tmp_path: Path) -> None:
     until(lambda: "registered at" in files["worker"].read_text(), "the worker has registered", process=worker)
     for process in (worker, hub):
         process.terminate()
-        process.wait(30)
+        process.wait(60)
     told = {name: [json.loads(line) for line in file.read_text().splitlines()] for name, file in files.items()}
     assert {"time", "level", "logger", "message"} <= told["hub"][0].keys()
     assert any(one["message"].startswith("hub listens on") for one in told["hub"])

@@ -192,7 +192,7 @@ def test_an_interrupted_check_leaves_no_job_behind_and_applies_nothing(fleet: Pr
     process = fleet.start("apply", "--check", write(fleet, "slow.toml", text))
     until(asked.exists, "the program is asked", process=process)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    process.communicate(timeout=60)
     assert process.returncode == 130
     [check] = [job for job in fleet.json("jobs")["jobs"] if job["name"].startswith("check: ") and "slow" in job["name"]]
     assert check["state"] == "cancelled"
@@ -279,7 +279,7 @@ def asked(fleet: ProcessFleet, answer: str, *arguments: str) -> tuple[int, str]:
     while b"[y/N] " not in told:
         told += os.read(ours, 1024)
     os.write(ours, answer.encode())
-    code = process.wait(20)
+    code = process.wait(60)
     os.close(ours)
     return code, told.decode()
 

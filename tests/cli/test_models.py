@@ -207,7 +207,7 @@ def test_a_load_takes_as_long_as_is_worth_saying(seconds: float | None, text: st
 
 def ostler(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "OSTLER_STATE_DIR": str(cwd / "none"), "OSTLER_HUB": "http://127.0.0.1:1"}
-    return subprocess.run([*OSTLER, *arguments], capture_output=True, text=True, timeout=30, env=environment, cwd=cwd)
+    return subprocess.run([*OSTLER, *arguments], capture_output=True, text=True, timeout=60, env=environment, cwd=cwd)
 
 
 def test_an_import_prints_the_file_and_tells_the_rest_beside_it(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Receiver:
         return [one for _, one in self.got if one.get("job", {}).get("id") == job_id]
 
 
-def until(holds: Callable[[], Any], what: str, timeout_s: float = 40.0) -> Any:
+def until(holds: Callable[[], Any], what: str, timeout_s: float = 60.0) -> Any:
     deadline = time.monotonic() + timeout_s
     while not (found := holds()):
         assert time.monotonic() < deadline, f"{timeout_s:g} s are over before {what}"

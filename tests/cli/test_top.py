@@ -29,7 +29,7 @@ from ostler.client.http import Hub
 from ostler.client.transport import Patience
 
 SIZES = ((80, 24), (200, 50))
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
     finally:
         if found.process.poll() is None:
             found.process.terminate()
-        found.process.communicate(timeout=40)
+        found.process.communicate(timeout=60)
 
 
 def test_up_says_how_to_use_it_runs_jobs_and_stops_on_ctrl_c(up: Up) -> None:
@@ -64,7 +64,7 @@ def test_up_says_how_to_use_it_runs_jobs_and_stops_on_ctrl_c(up: Up) -> None:
     children = up.children()
     assert set(children) == {"hub", "worker"}
     up.process.send_signal(signal.SIGINT)
-    _, told = up.process.communicate(timeout=40)
+    _, told = up.process.communicate(timeout=60)
     assert up.process.returncode == 0, told
     assert "Traceback" not in told
     assert not any(child.is_running() for child in children.values())
@@ -74,7 +74,7 @@ def test_up_says_how_to_use_it_runs_jobs_and_stops_on_ctrl_c(up: Up) -> None:
 def test_a_hub_that_dies_ends_the_worker_and_is_named(up: Up) -> None:
     children = up.children()
     children["hub"].kill()
-    _, told = up.process.communicate(timeout=40)
+    _, told = up.process.communicate(timeout=60)
     assert up.process.returncode == 128 + signal.SIGKILL
     assert "ostler: the hub ended by itself (exit code 137), so everything was stopped" in told
     assert not any(child.is_running() for child in children.values())
@@ -83,7 +83,7 @@ def test_a_hub_that_dies_ends_the_worker_and_is_named(up: Up) -> None:
 def test_nothing_keeps_the_port_when_up_is_killed(up: Up) -> None:
     children = up.children()
     up.process.kill()
-    _, still_there = psutil.wait_procs(children.values(), timeout=20)
+    _, still_there = psutil.wait_procs(children.values(), timeout=60)
     assert not still_there
     assert not up.is_up()
 
@@ -97,7 +97,7 @@ def test_a_port_that_is_taken_is_told_by_the_hub_and_ends_everything(tmp_path: P
             env=dict(os.environ),
             capture_output=True,
             text=True,
-            timeout=40,
+            timeout=60,
         )
     assert done.returncode == 2
     assert "cannot listen on" in done.stderr and "--port N takes another port" in done.stderr

@@ -89,7 +89,7 @@ def stall(over: threading.Event) -> Step:
     """The request was read, and nothing is said before this is set; then the connection ends."""
 
     def step(handler: BaseHTTPRequestHandler) -> None:
-        over.wait(20)
+        over.wait(60)
         handler.close_connection = True
 
     return step

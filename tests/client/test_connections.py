@@ -17,7 +17,7 @@ from tests.tls.papers import context_for, identity
 
 from ostler.client.connections import Broken, ConnectTimeout, Insecure, NotConnected, Pool, ReadTimeout, UnknownHost
 
-LONG_S = 20.0
+LONG_S = 60.0
 MUCH = bytes(1 << 24)
 RESET = (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 Papers = tuple[ssl.SSLContext, ssl.SSLContext] | None

@@ -77,7 +77,7 @@ def test_tries_are_bounded_however_many_hubs_there_are() -> None:
 def test_a_hub_that_stands_still_is_left_for_one_that_leads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "HASTY_S", 0.2)
     goes_on = threading.Event()
-    still: Step = lambda _: goes_on.wait(20) and None  # noqa: E731
+    still: Step = lambda _: goes_on.wait(60) and None  # noqa: E731
     with ScriptedHub(still) as paused, ScriptedHub(reply({"jobs": [1]})) as leader:
         with knowing(paused.url, leader.url) as hub:
             assert hub.jobs() == {"jobs": [1]}
@@ -89,7 +89,7 @@ def test_a_hub_that_is_slow_and_still_leads_is_waited_for(monkeypatch: pytest.Mo
     asked_again = threading.Event()
 
     def slow(handler: BaseHTTPRequestHandler) -> None:
-        asked_again.wait(20)
+        asked_again.wait(60)
 
     def again(handler: BaseHTTPRequestHandler) -> None:
         threading.Event().wait(0.5)

@@ -211,7 +211,7 @@ def test_a_watch_endures_any_number_of_breaks_that_lie_far_apart() -> None:
 
     with ScriptedHub(answer) as scripted, Hub(scripted.url, patience=QUICK) as hub:
         watch = Watch(hub)
-        assert watch.future("j1").result(30)["state"] == "failed"
+        assert watch.future("j1").result(60)["state"] == "failed"
         watch.close()
 
 
@@ -249,12 +249,12 @@ def test_a_watch_whose_question_was_not_answered_asks_again_while_the_feed_lives
     with ScriptedHub(feed) as scripted, Hub(scripted.url, patience=QUICK) as hub:
         watch = Watch(hub)
         end = watch.future("j1")
-        assert asked.acquire(timeout=30)
+        assert asked.acquire(timeout=60)
         feed.tell(sse((1, "job", {"subject": "j1", "state": "succeeded"})))
         for _ in range(QUICK.tries):
-            assert asked.acquire(timeout=30)
+            assert asked.acquire(timeout=60)
         feed.tell(b": still here\n\n")
-        assert end.result(30)["state"] == "succeeded"
+        assert end.result(60)["state"] == "succeeded"
         feed.tell(b"")
         watch.close()
 
@@ -278,7 +278,7 @@ def test_a_callback_that_would_end_the_watch_ends_nothing() -> None:
     may_end = threading.Event()
 
     def answer(handler: Any) -> None:
-        may_end.wait(30)
+        may_end.wait(60)
         job("succeeded")(handler)
 
     def leave(_: Any) -> None:
@@ -289,7 +289,7 @@ def test_a_callback_that_would_end_the_watch_ends_nothing() -> None:
         first, second = watch.future("j1"), watch.future("j1")
         first.add_done_callback(leave)
         may_end.set()
-        assert (first.result(30)["state"], second.result(30)["state"]) == ("succeeded", "succeeded")
+        assert (first.result(60)["state"], second.result(60)["state"]) == ("succeeded", "succeeded")
         watch.close()
 
 
@@ -301,7 +301,7 @@ def test_a_watch_whose_thread_is_gone_starts_another(monkeypatch: pytest.MonkeyP
             first = watch.future("a")
             assert watch._thread is not None
             watch._thread.join()
-        assert (watch.future("b").result(30)["state"], first.result(30)["state"]) == ("succeeded", "succeeded")
+        assert (watch.future("b").result(60)["state"], first.result(60)["state"]) == ("succeeded", "succeeded")
         watch.close()
 
 
@@ -315,7 +315,7 @@ def test_a_watch_tells_an_end_that_the_feed_brings_and_one_that_came_before_it()
             handler.send_header("Transfer-Encoding", "chunked")
             handler.end_headers()
             handler.wfile.write(b"4\r\n: ok\r\n")
-            may_end.wait(10)
+            may_end.wait(60)
             handler.wfile.write(f"{len(ended):x}\r\n".encode() + ended + b"\r\n")
         elif handler.path == "/v1/jobs/early":
             reply({"id": "early", "state": "succeeded"})(handler)
@@ -328,10 +328,10 @@ def test_a_watch_tells_an_end_that_the_feed_brings_and_one_that_came_before_it()
         watch = Watch(hub)
         early, late = watch.future("early"), watch.future("late")
         watch.look("early")
-        assert early.result(10)["state"] == "succeeded"
+        assert early.result(60)["state"] == "succeeded"
         assert not late.done()
         may_end.set()
-        assert late.result(10)["state"] == "failed"
+        assert late.result(60)["state"] == "failed"
         watch.close()
 
 
@@ -352,5 +352,5 @@ def test_a_watch_without_a_feed_looks_by_itself() -> None:
 
     with ScriptedHub(answer) as scripted, Hub(scripted.url, patience=QUICK) as hub:
         watch = Watch(hub)
-        assert watch.future("j1").result(10)["state"] == "succeeded"
+        assert watch.future("j1").result(60)["state"] == "succeeded"
         watch.close()

@@ -16,7 +16,7 @@ from ostler.runtime.fake import FakeMachine, FakeRuntime
 from ostler.runtime.process import ProcessRuntime
 from ostler.runtime.supervisors import Supervisors
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Machine(Protocol):

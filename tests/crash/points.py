@@ -8,6 +8,7 @@ import functools
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -34,12 +35,15 @@ class Points:
         self._at = at
         self._log = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._count = 0
+        self._lock = threading.Lock()
 
     def reach(self, what: str) -> None:
-        self._count += 1
-        os.write(self._log, f"{what}\n".encode())
-        if self._count == self._at:
-            os.kill(os.getpid(), signal.SIGKILL)
+        """Commits and sends happen on different threads: the count and the line of the log must agree."""
+        with self._lock:
+            self._count += 1
+            os.write(self._log, f"{what}\n".encode())
+            if self._count == self._at:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def around(self, act: Callable[..., Any], name: Callable[..., str]) -> Callable[..., Any]:
         """The same act with a point before and one after it; none where it has no name."""

@@ -28,10 +28,10 @@ class FaultyDiskFleet(ProcessFleet):
 
     def ends(self) -> int:
         """The exit code of a hub that stops by itself."""
-        return self.processes.pop("hub").wait(30)
+        return self.processes.pop("hub").wait(60)
 
     def health(self) -> bytes:
-        with urllib.request.urlopen(f"{self.url}/v1/health", timeout=10) as answer:
+        with urllib.request.urlopen(f"{self.url}/v1/health", timeout=60) as answer:
             found: bytes = answer.read()
             return found
 
@@ -79,7 +79,7 @@ def test_while_the_disk_stands_still_the_hub_is_there_and_acknowledges_nothing(f
     assert len(answers) == 1
     fleet.stuck.unlink()
     for thread in submitting:
-        thread.join(30)
+        thread.join(60)
     fleet.kill("hub")
     fleet.start_hub()
     assert set(answers) == fleet.job_ids()
@@ -92,7 +92,7 @@ def test_on_a_full_disk_submits_are_refused_and_what_was_acknowledged_is_there_w
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", disk], capture_output=True).returncode:
-        pytest.skip("mounting needs root")
+        pytest.skip("only root mounts disks: run the tests as root")
     fleet = FaultyDiskFleet(disk)
     try:
         fleet.start_hub()
@@ -119,7 +119,7 @@ def test_what_a_worker_with_a_full_disk_is_given_is_run_elsewhere(tmp_path: Path
     disk = tmp_path / "state" / "workers" / "a"
     disk.mkdir(parents=True)
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True).returncode:
-        pytest.skip("mounting needs root")
+        pytest.skip("only root mounts disks: run the tests as root")
     fleet = FaultyDiskFleet(tmp_path)
     try:
         fleet.start_hub()

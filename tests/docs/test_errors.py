@@ -91,7 +91,7 @@ def test_every_code_of_the_gateways_answers_has_a_paragraph() -> None:
 def asked(fleet: ostler.Fleet, path: str, accept: str = "*/*") -> tuple[int, str, str]:
     request = urllib.request.Request(fleet.url + path, headers={"Accept": accept})
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.headers["Content-Type"], error.read().decode()

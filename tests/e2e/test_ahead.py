@@ -23,7 +23,7 @@ class Work:
         self.fleet = fleet
         self.diary, self.gate = folder / "diary", folder / "gate"
         self.gate.touch()
-        fleet.client.wait(self._submit(30), timeout=30)
+        fleet.client.wait(self._submit(30), timeout=60)
         self.gate.unlink()
         self.diary.write_text("")
         self.id = self._submit(COUNT)
@@ -43,7 +43,7 @@ class Work:
 
     def check(self) -> None:
         """Each ran once, in the attempt that it was sent with, and is told once."""
-        ended = self.fleet.client.wait(self.id, timeout=30)
+        ended = self.fleet.client.wait(self.id, timeout=60)
         assert (ended["state"], ended["counts"]) == ("succeeded", {"succeeded": COUNT})
         once = dict.fromkeys(self.names, 1)
         assert (self.seen("begin"), self.seen("end")) == (once, once)
@@ -74,7 +74,7 @@ def test_a_worker_that_comes_back_before_they_began_gives_them_back_and_each_run
         lambda: {work.fleet.hub.job(name)["state"] for name in work.names} <= {"running", "assigned", "pending"}, "back"
     )
     work.gate.touch()
-    ended = work.fleet.client.wait(work.id, timeout=30)
+    ended = work.fleet.client.wait(work.id, timeout=60)
     assert (ended["state"], ended["counts"]) == ("succeeded", {"succeeded": COUNT})
     once = dict.fromkeys(work.names, 1)
     assert (work.seen("begin"), work.seen("end")) == (once, once)

@@ -36,7 +36,7 @@ class Stream:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(60)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_what_was_acknowledged_before_a_backup_is_there_after_its_return_and_not
     leaves = submit(command=["sh", "-c", 'echo printed; echo kept > "$1/kept"', "sh", "$OSTLER_OUT"])
     waits = submit(labels=["planet == mars"])
     diary.await_begun(across, ends_after)
-    fleet.client.wait(leaves, timeout=15)
+    fleet.client.wait(leaves, timeout=60)
     stream = Stream(fleet)
     stream.grow(20)
     before = [*stream.acknowledged, leaves, waits]
@@ -77,7 +77,7 @@ def test_what_was_acknowledged_before_a_backup_is_there_after_its_return_and_not
     stream.grow(20)
     stream.stop()
     diary.open("early")
-    fleet.client.wait(ends_after, timeout=15)
+    fleet.client.wait(ends_after, timeout=60)
     unknown = submit(**diary.spec("never"))
     diary.await_begun(unknown)
     fleet.kill("hub")
@@ -98,7 +98,7 @@ def test_what_was_acknowledged_before_a_backup_is_there_after_its_return_and_not
     assert fleet.hub.job(across)["state"] == "running"
     diary.open("late")
     for job_id in (*found - {waits, *ended},):
-        assert fleet.client.wait(job_id, timeout=15)["state"] == "succeeded"
+        assert fleet.client.wait(job_id, timeout=60)["state"] == "succeeded"
     assert diary.seen("begin")[across] == diary.seen("end")[across] == 1, "it was taken back, not run again"
     lines = diary.lines()
     assert set(lines.values()) == {1}, "no attempt began or ended twice"

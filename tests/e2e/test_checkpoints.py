@@ -42,7 +42,7 @@ def recorded_checkpoint(fleet: ProcessFleet, job_id: str) -> str:
 
 
 def check_it_went_on_at_b(fleet: ProcessFleet, job_id: str) -> None:
-    ended = fleet.client.wait(job_id, timeout=30)
+    ended = fleet.client.wait(job_id, timeout=60)
     assert (ended["state"], ended["worker"]) == ("succeeded", "b"), ended
     assert len(ended["attempts"]) == 2
     assert fleet.check_run("logs", job_id).stdout.endswith("begins after step 7\n")
@@ -67,6 +67,6 @@ def test_a_drained_worker_hands_its_tasks_over_with_their_last_step(fleet: Proce
 def test_a_failed_task_goes_on_where_it_was_if_it_is_tried_again(fleet: ProcessFleet) -> None:
     script = STEPS.replace("exec sleep 600", "exit 3")
     job_id = fleet.hub.submit({"command": ["sh", "-c", script], "max_retries": 1})["id"]
-    ended = fleet.client.wait(job_id, timeout=30)
+    ended = fleet.client.wait(job_id, timeout=60)
     assert (ended["state"], len(ended["attempts"])) == ("succeeded", 2), ended
     assert fleet.check_run("logs", job_id).stdout.endswith("begins after step 7\n")

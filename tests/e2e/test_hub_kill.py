@@ -59,7 +59,7 @@ class Submitters:
                     connection = None  # the hub is gone; what was not acknowledged is sent again
 
     def _connect(self) -> http.client.HTTPConnection:
-        return http.client.HTTPConnection(self.hub.url.removeprefix("http://"), timeout=30)
+        return http.client.HTTPConnection(self.hub.url.removeprefix("http://"), timeout=60)
 
     def _submit(self, connection: http.client.HTTPConnection, one: int) -> None:
         names = [f"s{one}-{part}" for part in range(BATCH)] if one % 3 == 0 else [f"s{one}"]
@@ -77,7 +77,7 @@ class Submitters:
 
 
 def jobs_of(hub: ProcessHub) -> list[dict[str, Any]]:
-    connection = http.client.HTTPConnection(hub.url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(hub.url.removeprefix("http://"), timeout=60)
     found: list[dict[str, Any]] = []
     cursor = ""
     while True:

@@ -55,7 +55,7 @@ class Work:
     def end_all(self) -> None:
         """The other half, too; and the hub knows."""
         self.diary.open("early", 0, 2, "late", 1, 3)
-        ended = [self.fleet.client.wait(job_id, timeout=20) for job_id in self.jobs]
+        ended = [self.fleet.client.wait(job_id, timeout=60) for job_id in self.jobs]
         assert [job["state"] for job in ended] == ["succeeded"] * len(ended), ended
 
     def check(self) -> None:
@@ -72,7 +72,7 @@ class Work:
         assert told == dict.fromkeys([*self.jobs, *self.tasks], ["succeeded"])
         for job in self.functions:
             attempt = self.fleet.hub.job(job.id)["attempt"]
-            assert job.result(timeout=5) == f"the value of {job.id} {attempt}"
+            assert job.result(timeout=60) == f"the value of {job.id} {attempt}"
         self.fleet.await_free("box")
 
 
@@ -132,7 +132,7 @@ def test_a_hub_killed_again_and_again_records_each_of_many_ends_once(fleet: Proc
         until(lambda count=count: diary.exists() and len(diary.read_text().split()) >= count, f"{count} have begun")
         fleet.kill("hub")
         fleet.start_again("hub")
-    ended = fleet.client.wait(job_id, timeout=30)
+    ended = fleet.client.wait(job_id, timeout=60)
     assert (ended["state"], ended["counts"]) == ("succeeded", {"succeeded": 32})
     assert sorted(map(int, diary.read_text().split())) == list(range(32)), "each began once"
     names = [f"{job_id}.{index}" for index in range(32)]

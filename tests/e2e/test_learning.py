@@ -20,7 +20,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFleet]:
 
 def ended(fleet: ProcessFleet, command: list[str], **more: Any) -> dict[str, Any]:
     job_id = fleet.hub.submit({"command": command, **more})["id"]
-    fleet.client.wait(job_id, timeout=20)
+    fleet.client.wait(job_id, timeout=60)
     return dict(fleet.hub.job(job_id))
 
 

@@ -28,11 +28,11 @@ def test_four_jobs_of_two_cores_run_in_pairs_on_four_cores_and_one_that_fits_now
 ) -> None:
     nowhere = fleet.submit_command(["true"], resources={"cpu": 100}, scheduling_timeout_seconds=5)
     jobs = [fleet.submit_command(["sleep", "1"], resources={"cpu": 2}) for _ in range(4)]
-    ended = [job.wait(timeout=30) for job in jobs]
+    ended = [job.wait(timeout=60) for job in jobs]
     assert [document["state"] for document in ended] == ["succeeded"] * 4
     assert most_at_once(ended) == 2, "two cores each: no more than two at a time"
     assert nowhere.status()["state"] == "pending", "the four are done before it gives up"
-    given_up = nowhere.wait(timeout=30)
+    given_up = nowhere.wait(timeout=60)
     assert given_up["state"] == "unschedulable"
     assert "needs 100 cores" in given_up["reason"]
     assert "4 free of 4" in given_up["reason"]
@@ -45,7 +45,7 @@ def test_a_killed_worker_is_replaced_and_its_task_goes_on_without_a_second_start
         worker = process_of(own, " worker ")
         command, environment = worker.cmdline(), worker.environ()
         os.kill(worker.pid, signal.SIGKILL)
-        worker.wait(10)
+        worker.wait(60)
         again = psutil.Popen(command, env=environment, stdin=-1)
         try:
             ended = job.wait(timeout=60)
@@ -53,7 +53,7 @@ def test_a_killed_worker_is_replaced_and_its_task_goes_on_without_a_second_start
             assert job.logs().split() == ["began", "ended"]
         finally:
             again.terminate()
-            again.wait(30)
+            again.wait(60)
 
 
 def process_of(fleet: ostler.Fleet, word: str) -> psutil.Process:

@@ -84,7 +84,7 @@ class Stream:
     async def until(self, holds: Callable[[], bool], what: str) -> None:
         """Looked at again after every answer."""
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while not holds():
                     self._more.clear()
                     await self._more.wait()
@@ -182,14 +182,14 @@ async def test_a_websocket_to_a_service_echoes_and_is_found_again_after_the_serv
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {fleet.token}"}) as session:
         for leaves in (True, False):
             async with session.ws_connect(f"{fleet.url}/services/echo/echo") as socket:
-                attempts.append(await socket.receive_str(timeout=10))
+                attempts.append(await socket.receive_str(timeout=60))
                 await socket.send_str("a word")
-                assert await socket.receive_str(timeout=10) == "a word"
+                assert await socket.receive_str(timeout=60) == "a word"
                 await socket.send_bytes(bytes(range(256)) * 1024)
-                assert await socket.receive_bytes(timeout=10) == bytes(range(256)) * 1024
+                assert await socket.receive_bytes(timeout=60) == bytes(range(256)) * 1024
                 if leaves:
                     await leave_by_operator(fleet, worker, job_id)
-                    ended = await socket.receive(timeout=15)
+                    ended = await socket.receive(timeout=60)
                     assert ended.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED), ended
     job = fleet.hub.job(job_id)
     assert attempts[0] != attempts[1] == job["attempt"]

@@ -31,7 +31,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFleet]:
 
 def ended(fleet: ProcessFleet, command: list[str], **more: Any) -> dict[str, Any]:
     job_id = fleet.hub.submit({"command": command, **more})["id"]
-    return dict(fleet.client.wait(job_id, timeout=20))
+    return dict(fleet.client.wait(job_id, timeout=60))
 
 
 def stored(fleet: ProcessFleet, sha256: str) -> bytes:
@@ -76,7 +76,7 @@ def test_a_large_value_and_an_artifact_are_kept_apart(fleet: ProcessFleet) -> No
         return b"x" * 300_000
 
     job = fleet.client.submit(both)
-    assert job.result(timeout=20) == b"x" * 300_000
+    assert job.result(timeout=60) == b"x" * 300_000
     with tarfile.open(fileobj=io.BytesIO(stored(fleet, fleet.hub.job(job.id)["artifact_id"]))) as tar:
         assert tar.getnames() == ["x"]
 

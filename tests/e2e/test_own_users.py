@@ -15,7 +15,7 @@ from tests.process_fleet import ProcessFleet, until
 
 ANN, BOB = 61_001, 61_002
 CANARY = "canary-in-the-workers-environment"
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks as somebody else")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks as another user: run the tests as root")
 
 
 @pytest.fixture(scope="module")

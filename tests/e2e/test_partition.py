@@ -142,7 +142,7 @@ def test_work_that_goes_on_during_a_break_has_one_outcome_for_each_task(
     field.heal()
     diary.open("d")
     everything = [*patient, *jobs.values(), *more]
-    ended = [field.fleet.client.wait(job_id, timeout=20) for job_id in everything]
+    ended = [field.fleet.client.wait(job_id, timeout=60) for job_id in everything]
     assert {job["state"] for job in ended} == {"succeeded"}, ended
     assert [len(field.hub.job(job_id)["attempts"]) for job_id in patient] == [1, 1]
     field.check(diary, *everything)

@@ -26,8 +26,7 @@ from ostler.ledger.postgres import PostgresLedger
 
 SECRET = "s3cret-w0rd"
 HURRIED = (sys.executable, str(Path(__file__).with_name("hurried_ledger.py")))
-TAKEN_S = 12.0
-"""For longer than a hub takes to start again on a busy machine."""
+TAKEN_S = 3600.0
 
 
 @pytest.fixture
@@ -63,10 +62,12 @@ def test_a_hub_stands_by_when_another_has_taken_over(fleet: ProcessFleet, addres
         taker = PostgresLedger(address)
         while taker.lead("taker", TAKEN_S) is None:  # it renews in between
             db.execute(b"UPDATE leadership SET until = '-infinity'")
-    until(lambda: fleet.hub.health()["role"] == "standby", "the hub has noticed", 30)
+    until(lambda: fleet.hub.health()["role"] == "standby", "the hub has noticed", 60)
     assert "the hub stops: the ledger postgresql://ostler@" in fleet.log_of("hub")
     until(lambda: "standing by: the hub taker leads, in term 2" in fleet.log_of("hub"), "it says for whom")
     taker.close()
+    with psycopg.connect(address, autocommit=True) as db:
+        db.execute(b"UPDATE leadership SET until = '-infinity'")
     until(lambda: fleet.hub.health().get("term") == 3, "the hub leads again", 60)
     assert SECRET not in (fleet.folder / "hub.log").read_text()
 

@@ -33,7 +33,7 @@ from ostler.client import (
     WaitTimeout,
 )
 
-LONG_S = 30.0
+LONG_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -399,7 +399,7 @@ class RestartableHub:
         for process in (self._worker, self._hub):
             if process is not None:
                 process.terminate()
-                process.wait(20)
+                process.wait(60)
 
 
 @pytest.fixture

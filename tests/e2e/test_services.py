@@ -39,7 +39,7 @@ def fleet() -> Iterator[ostler.Fleet]:
 def call(fleet: ostler.Fleet, path: str) -> str:
     token = fleet.hub.credentials()[0]["Authorization"]
     request = urllib.request.Request(fleet.url + path, headers={"Authorization": token})
-    with urllib.request.urlopen(request, timeout=40) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return answer.read().decode()
 
 
@@ -62,7 +62,7 @@ def test_a_service_is_called_from_its_first_moment_and_found_again_after_it_has_
     second = call(fleet, "/services/hello/x").partition(" ")[0]
     assert second != first
     fleet.cancel(job_id)
-    fleet.wait(job_id, timeout=30)
+    fleet.wait(job_id, timeout=60)
     with pytest.raises(urllib.error.HTTPError) as gone:
         call(fleet, "/services/hello/")
     assert gone.value.code == 503
@@ -75,5 +75,5 @@ def test_a_program_starts_in_a_copy_of_the_folder_that_was_sent_along(fleet: ost
     (tmp_path / "lib" / "words.py").write_text("HELLO = 'from the folder'\n")
     (tmp_path / "main.py").write_text("from lib.words import HELLO\nprint(HELLO)\n")
     job = fleet.submit_command([sys.executable, "main.py"], snapshot=tmp_path)
-    ended = job.wait(timeout=30)
+    ended = job.wait(timeout=60)
     assert (ended["state"], job.logs()) == ("succeeded", "from the folder\n")

@@ -25,7 +25,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoHubFleet]:
 
 def test_a_standby_answers_from_the_ledger_and_says_where_to_ask_for_the_rest(fleet: TwoHubFleet) -> None:
     job_id = fleet.hub.submit({"command": ["true"], "name": "one"})["id"]
-    fleet.client.wait(job_id, timeout=30)
+    fleet.client.wait(job_id, timeout=60)
     assert fleet.health("b") == {"status": "ok", "version": fleet.health("a")["version"], "role": "standby"}
     for path in (f"/v1/jobs/{job_id}", "/v1/jobs?name=one", f"/v1/jobs/{job_id}/events"):
         assert fleet.get("b", path)[:2] == fleet.get("a", path)[:2]

@@ -46,7 +46,7 @@ def refusal(fleet: ProcessFleet, body: Any) -> tuple[int, dict[str, Any]]:
     headers = {"Authorization": f"Bearer {fleet.token}", "Content-Type": "application/json"}
     request = urllib.request.Request(f"{fleet.url}/v1/jobs", json.dumps(body).encode(), headers)
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(request, timeout=10)
+        urllib.request.urlopen(request, timeout=60)
     problem: dict[str, Any] = json.loads(refused.value.read())
     assert refused.value.headers["Content-Type"] == "application/problem+json"
     return refused.value.code, problem

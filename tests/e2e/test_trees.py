@@ -107,7 +107,7 @@ def test_what_a_job_leaves_behind_when_it_ends_is_gone_before_its_room_is_free(
     fleet: ProcessFleet, tmp_path: Path
 ) -> None:
     family = Family(fleet, tmp_path, "leave")
-    ended = fleet.client.wait(family.id, timeout=15)
+    ended = fleet.client.wait(family.id, timeout=60)
     assert (ended["state"], ended["exit_code"]) == ("succeeded", 0)
     family.until_room_is_free()
 
@@ -122,7 +122,7 @@ def test_a_worker_in_a_hurry_to_leave_takes_everything_along_and_hands_the_job_b
             process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(0.2)
-        assert process.wait(15) == 0
+        assert process.wait(60) == 0
         assert family.alive() == []
         assert own.hub.job(family.id)["state"] == "pending"
         assert processes_with(str(own.state / "workers" / "box")) == [], "no supervisor either"

@@ -93,7 +93,7 @@ class TwoHubFleet(ProcessFleet):
         except OSError:
             return {}
 
-    def get(self, name: str, path: str, timeout_s: float = 10.0, **request: Any) -> tuple[int, Document, Any]:
+    def get(self, name: str, path: str, timeout_s: float = 60.0, **request: Any) -> tuple[int, Document, Any]:
         """Status, document and headers of this very hub's answer."""
         return self._ask(self.urls[name] + path, timeout_s, request)
 

@@ -53,7 +53,7 @@ class Wire:
     def close(self) -> None:
         self._do(self._end)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.close()
 
     def _do(self, act: "Callable[[], object]") -> None:
@@ -62,7 +62,7 @@ class Wire:
             if asyncio.iscoroutine(done):
                 await done
 
-        asyncio.run_coroutine_threadsafe(doing(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(doing(), self._loop).result(60)
 
     # In its thread
 

@@ -46,8 +46,8 @@ def gate(tmp_path: Path) -> Callable[[], str]:
 
 def test_any_arguments_are_passed_on(fleet: Fleet) -> None:
     with fleet.executor() as executor:
-        assert executor.submit(capture, 1, self=2, fn=3).result(30) == ((1,), {"self": 2, "fn": 3})
-        assert executor.submit(pow, 2, 8).result(30) == 256
+        assert executor.submit(capture, 1, self=2, fn=3).result(60) == ((1,), {"self": 2, "fn": 3})
+        assert executor.submit(pow, 2, 8).result(60) == 256
 
 
 def test_a_map_is_in_order_lazy_and_raises_in_its_place(fleet: Fleet) -> None:
@@ -71,9 +71,9 @@ def test_a_map_keeps_its_time_limit(fleet: Fleet, gate: Callable[[], str]) -> No
 def test_the_first_that_ends_is_told_first(fleet: Fleet, gate: Callable[[], str]) -> None:
     with fleet.executor() as executor:
         slow, fast = executor.submit(until_told, gate()), executor.submit(pow, 2, 2)
-        done, pending = wait([slow, fast], timeout=30, return_when=FIRST_COMPLETED)
+        done, pending = wait([slow, fast], timeout=60, return_when=FIRST_COMPLETED)
         assert (done, pending) == ({fast}, {slow})
-        found = as_completed([slow, fast], timeout=30)
+        found = as_completed([slow, fast], timeout=60)
         assert next(found) is fast
         Path(gate()).touch()
         assert next(found) is slow
@@ -82,11 +82,11 @@ def test_the_first_that_ends_is_told_first(fleet: Fleet, gate: Callable[[], str]
 def test_waiting_ends_with_an_exception_where_that_is_asked_for(fleet: Fleet, gate: Callable[[], str]) -> None:
     with fleet.executor() as executor:
         slow, bad = executor.submit(until_told, gate()), executor.submit(divmod, 1, 0)
-        done, pending = wait([slow, bad], timeout=30, return_when=FIRST_EXCEPTION)
+        done, pending = wait([slow, bad], timeout=60, return_when=FIRST_EXCEPTION)
         assert (done, pending) == ({bad}, {slow})
         assert isinstance(bad.exception(), ZeroDivisionError)
         Path(gate()).touch()
-        assert wait([slow, bad], timeout=30, return_when=ALL_COMPLETED).not_done == set()
+        assert wait([slow, bad], timeout=60, return_when=ALL_COMPLETED).not_done == set()
 
 
 def test_waiting_has_an_end(fleet: Fleet, gate: Callable[[], str]) -> None:
@@ -107,10 +107,10 @@ def test_a_cancelled_future_is_done_and_its_job_is_cancelled(fleet: Fleet, gate:
         assert (again, future.cancel()) == ([True], True)
         with pytest.raises(CancelledError):
             future.result()
-        assert next(as_completed([future], timeout=30)) is future
-        assert fleet.wait(future.job, timeout=30)["state"] == "cancelled"
+        assert next(as_completed([future], timeout=60)) is future
+        assert fleet.wait(future.job, timeout=60)["state"] == "cancelled"
         ended = executor.submit(pow, 2, 2)
-        assert (ended.result(30), ended.cancel()) == (4, False)
+        assert (ended.result(60), ended.cancel()) == (4, False)
 
 
 class Exits:
@@ -121,8 +121,8 @@ class Exits:
 def test_a_value_that_would_end_this_process_ends_one_future(fleet: Fleet) -> None:
     with fleet.executor() as executor:
         with pytest.raises(JobFailed, match="cannot be opened here: SystemExit"):
-            executor.submit(Exits).result(30)
-        assert executor.submit(pow, 2, 2).result(30) == 4
+            executor.submit(Exits).result(60)
+        assert executor.submit(pow, 2, 2).result(60) == 4
 
 
 class Refused(Exception):
@@ -137,7 +137,7 @@ def refuse(code: int) -> None:
 def test_an_exception_that_takes_no_attributes_is_raised_as_any_other(fleet: Fleet) -> None:
     with fleet.executor() as executor:
         with pytest.raises(Refused):
-            executor.submit(refuse, 7).result(30)
+            executor.submit(refuse, 7).result(60)
         with pytest.raises(Refused):
             next(executor.map(refuse, [7]))
     [kept] = fleet.map(refuse, [7], return_exceptions=True)
@@ -155,7 +155,7 @@ def test_callbacks_are_called_once_with_the_future(fleet: Fleet) -> None:
     with fleet.executor() as executor:
         future = executor.submit(pow, 2, 2)
         future.add_done_callback(hear)
-        assert heard.wait(30)
+        assert heard.wait(60)
         assert future.result() == 4
         future.add_done_callback(hear)
     assert told == [future, future]

@@ -81,7 +81,7 @@ class PrivateSystemd:
 def why_not() -> str:
     """Why there can be no systemd of the test's own here; empty: there can."""
     if sys.platform != "linux" or not Path(MANAGER).exists():
-        return "systemd is not installed"
+        return "systemd is missing: apt-get install systemd"
     if os.geteuid() != 0 or any(shutil.which(tool) is None for tool in ("unshare", "nsenter", "mount", "systemctl")):
         return "only root can make namespaces for systemd"
     if _control_groups() is None:

@@ -105,7 +105,7 @@ def test_a_machine_joins_and_the_printed_command_is_a_worker_of_that_hub(machine
         assert (found["labels"]["zone"], found["status"]) == ("the attic", "ready")
     finally:
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(30) == 0
+        assert worker.wait(60) == 0
 
 
 def test_no_secret_is_shown_and_the_own_token_is_its_users_alone(machine: Machine, fleet: ProcessFleet) -> None:

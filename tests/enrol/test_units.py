@@ -102,7 +102,7 @@ def test_a_unit_says_what_it_was_told(program: str, arguments: list[str], enviro
     assert dict(pair.split("=", 1) for pair in told) == environment
 
 
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is missing: apt-get install systemd")
 @pytest.mark.parametrize("scope", ["system", "user"])
 def test_systemd_itself_finds_nothing_wrong_with_a_unit(scope: Scope, tmp_path: Path) -> None:
     told = (sys.executable, "-c", 'it\'s 100% "fine" $HOME \\ ä; {x}', ";", "")

@@ -30,7 +30,7 @@ class Server:
         self.port = port
 
     def call(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, None if body is None else json.dumps(body))
             answer = connection.getresponse()
@@ -40,7 +40,7 @@ class Server:
 
     def streamed(self, path: str, body: Any) -> list[str]:
         """The data of each event, as far as they come."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request("POST", path, json.dumps({**body, "stream": True}))
             answer = connection.getresponse()
@@ -151,7 +151,7 @@ def test_what_it_cannot_answer_is_refused_in_openais_shape(
 
 
 def test_one_connection_carries_many_requests_and_bodies_in_chunks(tiny: Server) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", tiny.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", tiny.port, timeout=60)
     data = json.dumps({"prompt": "The", "max_tokens": 1, "temperature": 0}).encode()
     for body in (data, iter([data[:5], data[5:]]), data):
         chunked = not isinstance(body, bytes)
@@ -181,7 +181,7 @@ def test_a_term_ends_it_well_while_it_loads_and_while_it_serves() -> None:
             else:
                 wait_for_port(server)
             server.process.terminate()
-            assert server.process.wait(20) == 0
+            assert server.process.wait(60) == 0
 
 
 def wait_for_port(server: Server) -> None:
@@ -197,7 +197,7 @@ def wait_for_port(server: Server) -> None:
 
 def test_it_can_be_told_to_fail() -> None:
     with begun("--fail") as server:
-        _, complaint = server.process.communicate(timeout=30)
+        _, complaint = server.process.communicate(timeout=60)
         assert (server.process.returncode, "--fail" in complaint) == (1, True)
 
 
@@ -207,7 +207,7 @@ def test_it_can_be_told_to_crash_in_the_middle_of_an_answer() -> None:
         assert server.call("POST", "/v1/chat/completions", ASK)[0] == 200
         events = server.streamed("/v1/chat/completions", {**ASK, "max_tokens": 20})
         assert 0 < len(events) <= 10 and "[DONE]" not in events
-        assert server.process.wait(20) == -signal.SIGKILL
+        assert server.process.wait(60) == -signal.SIGKILL
 
 
 def test_a_caller_who_hangs_up_is_not_talked_to() -> None:
@@ -215,7 +215,7 @@ def test_a_caller_who_hangs_up_is_not_talked_to() -> None:
     with begun("--tokens-per-second", "20") as server:
         server.until_ready()
         process = psutil.Process(server.process.pid)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as caller:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as caller:
             body = json.dumps({**ASK, "stream": True, "max_tokens": 100_000}).encode()
             head = f"POST /v1/chat/completions HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n"
             caller.sendall(head.encode() + body)

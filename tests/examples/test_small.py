@@ -74,7 +74,7 @@ class Fleet:
     def asked(self, path: str) -> Any:
         url, token = ((self.state / name).read_text().strip() for name in ("hub.url", "admin.token"))
         request = urllib.request.Request(url + path, headers={"Authorization": f"Bearer {token}"})
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read())
 
     def json(self, *arguments: str) -> Any:

@@ -19,8 +19,8 @@ WANTED = os.environ.get("OSTLER_TEST_TYPESCRIPT")
 
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not WANTED, reason="runs with `make typescript`"),
-    pytest.mark.skipif(not shutil.which("npm"), reason="there is no npm: install Node 18 or newer"),
+    pytest.mark.skipif(not WANTED, reason="`make typescript` runs these"),
+    pytest.mark.skipif(not shutil.which("npm"), reason="npm is missing: install Node 18 or newer"),
 ]
 
 

@@ -178,7 +178,7 @@ def test_a_full_disk_fails_the_commit_and_what_was_there_stays(tmp_path: Path) -
     disk = tmp_path / "disk"
     disk.mkdir()
     if os.system(f"mount -t tmpfs -o size=4m tmpfs {disk} 2>/dev/null") != 0:
-        pytest.skip("mounting needs root; a full disk was injected elsewhere")
+        pytest.skip("only root mounts disks: run the tests as root")
     try:
         path = disk / "ostler.db"
         ledger = SqliteLedger(path)

@@ -186,7 +186,7 @@ def test_the_lease_is_renewed_while_a_large_commit_is_made_ready(
 
     def made_meanwhile(changes: Changes) -> Iterator[sql.Statement]:
         renewing.start()
-        renewing.join(10)
+        renewing.join(60)
         assert not renewing.is_alive()
         return make(changes)
 
@@ -289,7 +289,7 @@ def test_a_hub_that_was_paused_while_another_took_over_writes_nothing_when_it_go
         taker.commit(Changes(new_jobs=[new_job(taken_over_at + 1000)]))
     finally:
         paused.send_signal(signal.SIGCONT)
-    *written, last = paused.communicate(timeout=30)[0].splitlines()
+    *written, last = paused.communicate(timeout=60)[0].splitlines()
     assert last.startswith(("Deposed", "LedgerError", "NotYet")), last
     acknowledged = int(written[-1]) if written else 1
     assert acknowledged <= taken_over_at

@@ -249,10 +249,10 @@ def test_reads_do_not_wait_for_a_commit_that_takes_its_time(url: str, ledger: Po
         while not other.execute(b"SELECT 1 FROM pg_locks WHERE NOT granted").fetchone():
             assert not commit.done()
         read = threads.submit(lambda: (ledger.load().jobs, ledger.list_jobs(user="ada"), ledger.leader().holder))
-        jobs, views, holder = read.result(30)
+        jobs, views, holder = read.result(60)
         assert (len(jobs), len(views), holder, commit.done()) == (1, 1, "tests", False)
         other.rollback()
-        commit.result(30)
+        commit.result(60)
     assert len(ledger.load().jobs) == 2
 
 
@@ -329,7 +329,7 @@ def test_every_acknowledged_commit_survives_a_crash_of_the_server() -> None:
     while child.stdout.readline() != "20\n":
         assert child.poll() is None
     crashing.crash()
-    acknowledged = int(["20", *child.communicate(timeout=30)[0].split()][-1])
+    acknowledged = int(["20", *child.communicate(timeout=60)[0].split()][-1])
     crashing.start()
     ledger = PostgresLedger(url)
     snapshot = ledger.load()

@@ -253,7 +253,7 @@ def test_a_thread_may_read_while_another_writes(ledger: SqliteLedger) -> None:
     reader.start()
     for seq in range(1, 101):
         ledger.commit(of_every_kind(seq))
-    reader.join(timeout=20)
+    reader.join(timeout=60)
     assert seen[-1] == 100
     assert seen == sorted(seen)
 

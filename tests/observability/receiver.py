@@ -43,7 +43,7 @@ class Collector:
                 self._spans += [span for scope in resource.scope_spans for span in scope.spans]
             self._grown.notify_all()
 
-    def spans_about(self, job_id: str, at_least: int, timeout_s: float = 30.0) -> list[Span]:
+    def spans_about(self, job_id: str, at_least: int, timeout_s: float = 60.0) -> list[Span]:
         """The spans that name this job, as soon as there are so many."""
 
         def found() -> list[Span]:

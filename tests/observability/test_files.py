@@ -42,7 +42,7 @@ def expressions() -> list[tuple[str, str]]:
 @pytest.fixture(scope="session")
 def scrape(fleet: Fleet) -> dict[str, set[str]]:
     """The labels of each sample that a hub has told by the time a job has ended on it; by the sample's name."""
-    fleet.submit_command(["true"]).result(timeout=30)
+    fleet.submit_command(["true"]).result(timeout=60)
     text = fleet.hub.metrics()
     found: dict[str, set[str]] = {}
     for family in text_string_to_metric_families(text):
@@ -96,7 +96,7 @@ def test_panels_do_not_lie_over_each_other() -> None:
 def test_promtool_takes_the_rules_and_every_query(tmp_path: Path) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
-        pytest.skip("there is no promtool: apt-get install prometheus")
+        pytest.skip("promtool is missing: apt-get install prometheus")
     plain = [one.replace("$__rate_interval", "5m").replace("$job", ".*") for _, one in panel_expressions()]
     asked = [{"record": f"panel:{number}", "expr": one} for number, one in enumerate(plain)]
     file = tmp_path / "panels.yml"

@@ -22,7 +22,7 @@ from ostler.hub import traces
 from ostler.worker.environment import inherited
 from ostler.worker.tracking import tracked
 
-LONG_S = 30.0
+LONG_S = 60.0
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE_S = 12.0
+PATIENCE_S = 60.0
 Document = dict[str, Any]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 ABSENT: Any = object()
 """Leave this field out of the message."""
 

@@ -5,6 +5,9 @@ import pytest
 from tests.protocol.api import Api
 from tests.protocol.hub import RunningHub
 
+from ostler.hub import feed
+from ostler.hub.api import jobs, logs
+
 _PASSED = pytest.StashKey[bool]()
 
 
@@ -17,8 +20,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture
-async def hub(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[RunningHub]:
+async def hub(
+    tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[RunningHub]:
     """At the end of a test that passed, every worker that is still there must have heard all that was said to it."""
+    # A reader that has missed its news would find them at its next look: no test may wait for that.
+    monkeypatch.setattr(feed, "QUIET_S", 3600.0)
+    monkeypatch.setattr(logs, "QUIET_S", 3600.0)
+    monkeypatch.setattr(jobs, "MAX_WAIT_S", 3600.0)
     running = RunningHub(tmp_path)
     await running.start()
     try:

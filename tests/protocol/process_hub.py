@@ -7,7 +7,7 @@ import sys
 import threading
 from pathlib import Path
 
-START_WITHIN_S = 30.0
+START_WITHIN_S = 60.0
 _PROGRAM = """
 import sys
 from pathlib import Path
@@ -60,8 +60,8 @@ class ProcessHub:
         assert self._process is not None
         assert self._reader is not None
         self._process.send_signal(number)
-        code = self._process.wait(30)
-        self._reader.join(30)
+        code = self._process.wait(60)
+        self._reader.join(60)
         return code
 
     @property

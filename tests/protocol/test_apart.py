@@ -67,7 +67,7 @@ async def test_a_copy_that_nobody_listens_to_any_more_is_ended_and_leaves_no_zom
     pid = int(await copy.next() or b"0")
     assert psutil.pid_exists(pid)
     copy.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while psutil.pid_exists(pid):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
@@ -80,7 +80,7 @@ async def test_the_copies_of_a_copy_end_with_it() -> None:
     pid = int(await copy.next() or b"0")
     assert psutil.pid_exists(pid)
     copy.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while _runs(pid):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 

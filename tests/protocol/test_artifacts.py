@@ -73,7 +73,7 @@ async def begin(caller: Api, size: int, total: int = len(DATA), name: str = "") 
 
 
 async def until_offset(caller: Api, least: int) -> int:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while (found := (await offset(caller))[1]) < least:  # noqa: ASYNC110  another process is only looked at
             await asyncio.sleep(0.01)
         return found
@@ -217,7 +217,7 @@ async def test_what_the_disk_has_no_room_for_is_507_before_it_is_sent(machine: A
     reader, writer = await asyncio.open_connection(host, int(port))
     head = f"PUT {at()} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {machine.token}\r\nContent-Length: {2**50}\r\n\r\n"
     writer.write(head.encode())
-    assert b" 507 " in await asyncio.wait_for(reader.readline(), 20)
+    assert b" 507 " in await asyncio.wait_for(reader.readline(), 60)
     writer.close()
 
 

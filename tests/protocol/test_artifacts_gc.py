@@ -87,7 +87,7 @@ async def test_gc_leaves_what_is_being_brought(hub: RunningHub, api: Api) -> Non
     await until_offset(machine, 1_000_000)
     assert (await api.post("/v1/artifacts/gc?older_than_s=0"))["removed"] == []
     line.write(DATA[2_000_000:])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (await offset(machine))[2]:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     line.close()

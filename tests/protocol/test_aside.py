@@ -30,7 +30,7 @@ async def test_who_waits_no_more_holds_up_nobody_and_all_is_done_before_it_close
 
     def hold() -> None:
         begun.set()
-        assert let_go.wait(20)
+        assert let_go.wait(60)
         done.append("held")
 
     held = aside.do(hold)

@@ -24,7 +24,7 @@ from ostler.hub import door, session, sessions
 from ostler.worker import connection
 
 TEXT = 0x81
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @contextlib.asynccontextmanager

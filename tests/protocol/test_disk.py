@@ -81,7 +81,7 @@ async def test_status_and_metrics_tell_of_it(hub: RunningHub) -> None:
 def small(tmp_path: Path) -> Iterator[Path]:
     """A disk of its own."""
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", tmp_path], capture_output=True).returncode:
-        pytest.skip("mounting needs root")
+        pytest.skip("only root mounts disks: run the tests as root")
     yield tmp_path
     subprocess.run(["umount", "-l", tmp_path], check=True)
 

@@ -26,7 +26,7 @@ class Held:
 
     def _hold(self, changes: Changes) -> None:
         self.begun.set()
-        assert self.let_go.wait(20)
+        assert self.let_go.wait(60)
         self._commit(changes)
 
 

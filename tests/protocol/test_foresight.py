@@ -210,7 +210,7 @@ async def test_a_forecast_that_is_stopped_at_once_leaves_no_copy() -> None:
 
     forecast = foresight.Forecast(Closing(lambda send: send(b""), 5), Fleet(str), 0.0)
     forecast.stop()
-    await asyncio.wait_for(closed.wait(), 10)
+    await asyncio.wait_for(closed.wait(), 60)
     assert forecast.over
 
 

@@ -13,7 +13,7 @@ from ostler.core.check import check
 from ostler.hub.api.depth import MAX_DEPTH, depth_of
 from ostler.hub.door import MAX_HEAD_BYTES
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 PIECES = (
     b"\r\n",
     b"\n",

@@ -73,7 +73,7 @@ async def test_what_a_failed_commit_has_left_in_memory_is_shown_to_nobody() -> N
 
     def fails(_: Changes) -> None:
         begun.set()
-        over.wait(20)
+        over.wait(60)
         raise LedgerError("the disk is full")
 
     core.loop.ledger.commit = fails  # type: ignore[method-assign]

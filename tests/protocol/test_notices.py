@@ -37,7 +37,7 @@ class Receiver:
         return web.Response()
 
     async def have(self, count: int) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(self.seqs) < count:
                 self.came.clear()
                 await self.came.wait()

@@ -38,7 +38,7 @@ class OneByOne:
         self._go.release(1000)
 
     def _hold(self, changes: Changes) -> None:
-        assert self._go.acquire(timeout=20)
+        assert self._go.acquire(timeout=60)
         if self._fails:
             raise LedgerError("the disk is full")
         self._commit(changes)
@@ -77,7 +77,7 @@ class Busy(CoreLoop):
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not is_so():  # noqa: ASYNC110 - the loop tells nobody
             await asyncio.sleep(0.001)
 
@@ -135,7 +135,7 @@ async def test_whoever_looks_sees_nothing_that_is_not_durable_and_does_not_wait_
         await until(lambda: len(core.acknowledged) == LEAST_TAKEN)
         assert not looking.done()
         commits.let_go()
-        assert await asyncio.wait_for(looking, 20) == (2 * LEAST_TAKEN, 2 * LEAST_TAKEN)
+        assert await asyncio.wait_for(looking, 60) == (2 * LEAST_TAKEN, 2 * LEAST_TAKEN)
 
 
 async def test_what_was_stepped_ahead_is_not_told_where_the_disk_fails_before_it() -> None:

@@ -111,7 +111,7 @@ async def test_what_a_worker_does_not_wait_for_leaves_by_itself_too() -> None:
     session = session_over(transport)
     session.send(b"an ack", unhurried=True)
     session.send(b"another", unhurried=True)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await transport.written.wait()
     (piece,) = transport.pieces
     assert piece.index(b"an ack") < piece.index(b"another")
@@ -129,6 +129,6 @@ async def test_orders_that_nobody_waits_for_leave_with_the_next_that_somebody_do
     assert transport.pieces == [b'{"do":"forget"}\n{"do":"launch"}\n']
     transport.written.clear()
     link.send({"do": "forget"}, unhurried=True)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await transport.written.wait()
     assert transport.pieces[1:] == [b'{"do":"forget"}\n']

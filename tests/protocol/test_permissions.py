@@ -189,7 +189,7 @@ async def test_a_socket_opens_for_the_roles_of_the_table_and_takes_their_message
         else:
             for kind in TYPES:
                 await found.send_str(json.dumps({"type": kind, "payload": {}}))
-                answer = json.loads(await found.receive_str(timeout=5))
+                answer = json.loads(await found.receive_str(timeout=60))
                 refused = "is not a message that this side takes" in answer.get("error", "")
                 assert refused == (role not in MESSAGES.get(kind, ())), (path, kind, answer)
             await found.close()

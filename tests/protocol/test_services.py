@@ -332,7 +332,7 @@ async def test_a_hub_that_stops_ends_what_would_go_on_for_ever(hub: RunningHub, 
         await answer.content.readuntil(b"\n\n")
         hub._hub._let_go(hub._server)
         with pytest.raises(aiohttp.ClientError):
-            async with asyncio.timeout(1.5):
+            async with asyncio.timeout(PATIENCE_S):
                 await answer.read()
 
 

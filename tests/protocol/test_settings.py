@@ -121,13 +121,13 @@ def test_a_hub_with_a_wrong_settings_file_does_not_start_and_exits_with_2(tmp_pa
     chosen = tmp_path / "elsewhere.toml"
     chosen.write_text("[quotas]\nrunning_gpu = 1\n")
     arguments = ["hub", "--port", "0", "--state-dir", str(tmp_path / "state"), "--config", str(chosen)]
-    ended = subprocess.run([*OSTLER, *arguments], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([*OSTLER, *arguments], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 2
     assert ended.stderr == (
         f"ostler hub: {chosen}:2: quotas.running_gpu: unknown key 'running_gpu'; did you mean 'running_gpus'?\n"
     )
     chosen.unlink()
-    ended = subprocess.run([*OSTLER, *arguments], capture_output=True, text=True, timeout=30)
+    ended = subprocess.run([*OSTLER, *arguments], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (
         2,
         f"ostler hub: {chosen}: cannot be read: No such file or directory\n",
@@ -137,7 +137,7 @@ def test_a_hub_with_a_wrong_settings_file_does_not_start_and_exits_with_2(tmp_pa
 def test_config_show_tells_templates_and_quotas_and_where_they_come_from(file: Path) -> None:
     file.write_text(WHOLE)
     command = [sys.executable, "-m", "ostler.cli", "config", "show", "--json", "--state-dir", str(file.parent)]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert shown.returncode == 0, shown.stderr
     rows = {row["setting"]: row for row in json.loads(shown.stdout)["settings"]}
     assert "gpu_count = 1" in rows["templates.finetune"]["value"]

@@ -146,7 +146,7 @@ async def test_a_worker_opens_no_relay_that_another_was_asked_for(hub: RunningHu
         await hub.caller(a.token).session.ws_connect(url)
     assert refused.value.status == 404
     async with hub.caller(b.token).session.ws_connect(url) as relay:
-        assert b"/x" in (await relay.receive_bytes(timeout=5))
+        assert b"/x" in (await relay.receive_bytes(timeout=60))
         await relay.send_bytes(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         assert (await calling).body == b"ok"
     await b.end(task)

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 Document = dict[str, Any]
 
 

@@ -139,7 +139,7 @@ def test_other_pythons_at_hand_make_the_same_bytes(folder: Path, tmp_path: Path)
     named = filter(None, (shutil.which(f"python3.{minor}") for minor in (9, 10, 12, 13, 14)))
     others = [python for python in named if subprocess.run([python, "-c", ""], capture_output=True).returncode == 0]
     if not others:
-        pytest.skip("there is no other Python here")
+        pytest.skip("no second Python is installed: apt-get install another python3.x")
     program = "import sys; sys.path.insert(0, sys.argv[1]); import pull; print(pull.pack(sys.argv[2], sys.argv[3]))"
     where = (str(Path(pull.__file__).parent), str(folder), str(tmp_path / "bundle.tar"))
     for python in others:

@@ -166,7 +166,7 @@ def full(tmp_path: Path) -> Iterator[Path]:
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=3", "none", str(folder)], capture_output=True)
     if mounted.returncode:
-        pytest.skip("only root mounts a small disk")
+        pytest.skip("only root mounts disks: run the tests as root")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 

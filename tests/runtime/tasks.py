@@ -10,7 +10,7 @@ import psutil
 from ostler.runtime.base import Ended, Launch, Runtime
 
 PATH = os.environ.get("PATH", os.defpath)
-WAIT_S = 20.0
+WAIT_S = 60.0
 A, B = f"a-{os.getpid()}", f"b-{os.getpid()}"
 """Attempts are known by their names on the whole machine, and other tests run beside these."""
 

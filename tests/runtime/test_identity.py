@@ -26,7 +26,7 @@ SOMEBODY, ANOTHER = Identity(61_003, 61_003), Identity(61_004, 61_004)
 SYSTEM_PYTHON = "/usr/bin/python3"
 """One that every user can run; that of these tests may lie in root's home."""
 SOURCE = Path(ostler.__file__).parent.parent
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root acts as somebody else")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks as another user: run the tests as root")
 
 
 def _is_new_enough() -> bool:

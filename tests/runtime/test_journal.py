@@ -98,7 +98,7 @@ def test_a_full_disk_is_told_and_survived_and_what_it_kept_out_is_written_once_t
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], capture_output=True).returncode:
-        pytest.skip("mounting needs root")
+        pytest.skip("only root mounts disks: run the tests as root")
     try:
         journal = Journal(str(tmp_path / "journal"), "boot")
         journal.starting("before", "t", 1.0)

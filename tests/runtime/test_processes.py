@@ -13,7 +13,9 @@ from ostler.runtime.processes import ProcessTable, ProcTable, PsTable
 
 TABLES = [
     pytest.param(ProcTable, marks=pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="no /proc here")),
-    pytest.param(PsTable, marks=pytest.mark.skipif(not shutil.which("ps"), reason="no ps here")),
+    pytest.param(
+        PsTable, marks=pytest.mark.skipif(not shutil.which("ps"), reason="ps is missing: apt-get install procps")
+    ),
 ]
 
 

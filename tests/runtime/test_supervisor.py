@@ -141,7 +141,7 @@ sys.exit(supervisor.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.skipif(not shutil.which("ps"), reason="no ps here")
+@pytest.mark.skipif(not shutil.which("ps"), reason="ps is missing: apt-get install procps")
 async def test_without_proc_trees_are_found_by_ps(tmp_path: Path) -> None:
     """As on systems with neither /proc nor subreapers: what left its session and parent is known by its variable."""
     folder = tmp_path / "state"

@@ -88,7 +88,7 @@ class Server:
             return _refuse(start, "400 Bad Request", "XAmzContentChecksumMismatch")
         if method == "DELETE":
             self.deleting.set()
-            self.may_delete.wait(20)
+            self.may_delete.wait(60)
         if method == "DELETE" or is_copy:
             self._hashes.pop(path, None)
         if is_copy and not self.computes:

@@ -33,7 +33,7 @@ def rest(first: int, total: int = len(DATA)) -> Span:
 
 
 async def has_come(store: ArtifactStore, size: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while store.offset(ID) < size:  # noqa: ASYNC110  what a thread has written is seen by looking
             await asyncio.sleep(0.001)
 
@@ -339,7 +339,7 @@ async def test_the_event_loop_goes_on_while_the_disk_does_not(
 
     def write(descriptor: int, data: Any) -> int:
         writing.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         return real(descriptor, data)
 
     monkeypatch.setattr(uploads.os, "write", write)

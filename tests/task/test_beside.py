@@ -71,7 +71,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     yield found
     found.socket.close()
     found.process.terminate()
-    found.process.wait(20)
+    found.process.wait(60)
 
 
 def test_a_caller_that_leaves_ends_a_command_that_has_not_read_its_input(worker: Worker) -> None:
@@ -80,8 +80,8 @@ def test_a_caller_that_leaves_ends_a_command_that_has_not_read_its_input(worker:
     for _ in range(WINDOW // 1024):
         worker.send(INPUT, b"x" * 1024)
     worker.socket.close()
-    assert worker.process.wait(30) == 0
-    psutil.wait_procs([command], timeout=30)
+    assert worker.process.wait(60) == 0
+    psutil.wait_procs([command], timeout=60)
     assert not command.is_running()
 
 
@@ -105,7 +105,7 @@ def test_what_was_read_of_the_input_is_told_so_that_more_may_come(worker: Worker
 def test_whoever_sends_more_than_there_is_room_for_is_cut_off(worker: Worker) -> None:
     worker.start("sleep", "600")
     worker.send(INPUT, b"x" * 2 * WINDOW)
-    assert worker.process.wait(30) == 0
+    assert worker.process.wait(60) == 0
 
 
 def test_input_that_comes_after_the_end_does_not_break_off_the_connection(worker: Worker) -> None:
@@ -115,7 +115,7 @@ def test_input_that_comes_after_the_end_does_not_break_off_the_connection(worker
         worker.send(INPUT, b"x" * 65536)
     assert worker.process.poll() is None
     worker.socket.close()
-    assert worker.process.wait(30) == 0
+    assert worker.process.wait(60) == 0
 
 
 def test_input_that_ends_ends_on_a_terminal_too(worker: Worker) -> None:

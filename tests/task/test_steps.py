@@ -31,7 +31,7 @@ def said(folder: Path) -> str:
 
 def run(folder: Path, prolog: str, command: str, epilog: str) -> tuple[int, list[str]]:
     process = start(folder, prolog, command, epilog)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=60)
     return process.returncode, output.splitlines()
 
 
@@ -75,7 +75,7 @@ def test_the_command_is_told_to_end_once(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGCONT)  # it has had every chance to tell it again
     process.stdin.close()
     assert process.stdout.read() == ""
-    assert process.wait(20) == 0
+    assert process.wait(60) == 0
 
 
 def test_sigterm_to_the_group_ends_the_command_and_the_epilog_still_runs(tmp_path: Path) -> None:
@@ -83,6 +83,6 @@ def test_sigterm_to_the_group_ends_the_command_and_the_epilog_still_runs(tmp_pat
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
     os.killpg(process.pid, signal.SIGTERM)
-    output, _ = process.communicate(timeout=20)
+    output, _ = process.communicate(timeout=60)
     assert output == "cleaned\n"
     assert process.returncode == 128 + signal.SIGTERM

@@ -36,7 +36,7 @@ def channel(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
         ours.settimeout(30)
         yield ours
         ours.close()
-        assert interpreter.wait(30) == 0
+        assert interpreter.wait(60) == 0
 
 
 def of_now(who: str, folder: str, env: dict[str, str]) -> bytes:

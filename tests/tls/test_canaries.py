@@ -73,7 +73,7 @@ class Coop(TlsFleet):
         url = f"https://127.0.0.1:{port or self.port}{path}"
         asked = urllib.request.Request(url, body, {"Authorization": f"Bearer {token}"}, method=method)
         try:
-            with urllib.request.urlopen(asked, timeout=30, context=context_for(self.state)) as answer:
+            with urllib.request.urlopen(asked, timeout=60, context=context_for(self.state)) as answer:
                 status, text = answer.status, answer.read()
         except urllib.error.HTTPError as error:
             status, text = error.code, error.read() + str(error.headers).encode()
@@ -201,7 +201,7 @@ def test_no_secret_is_found_where_it_does_not_belong(coop: Coop) -> None:
         assert any(place.startswith("the environment") for place in places)
     finally:
         worker.send_signal(signal.SIGTERM)
-        worker.wait(30)
+        worker.wait(60)
         log.close()
     for kept in ("ca.key", "hub.pem"):
         lines = (coop.state / kept).read_text().splitlines()

@@ -54,7 +54,7 @@ class Listener:
     def close(self) -> None:
         self._over = True
         socket.create_connection(("127.0.0.1", self.port)).close()
-        self._thread.join(10)
+        self._thread.join(60)
         self._socket.close()
 
 
@@ -163,7 +163,7 @@ def test_a_new_certificate_is_shown_to_who_comes_next_and_breaks_nothing(tmp_pat
             )
             accepting.start()
             secured = client.wrap_socket(near, server_hostname="127.0.0.1")
-            accepting.join(10)
+            accepting.join(60)
             return secured, accepted[0]
 
         before, other_end = connect()

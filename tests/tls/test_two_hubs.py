@@ -61,7 +61,7 @@ def fleet(tmp_path: Path) -> Iterator[TlsTwoHubFleet]:
 
 def test_who_knows_one_hub_knows_the_one_that_follows_it_and_so_do_replaced_tokens(fleet: TlsTwoHubFleet) -> None:
     job = fleet.hub.submit({"command": ["true"]})["id"]
-    assert fleet.client.wait(job, timeout=30)["state"] == "succeeded"
+    assert fleet.client.wait(job, timeout=60)["state"] == "succeeded"
     fleet.hub.rotate_token("admin")
     fleet.token = (fleet.store / "admin.token").read_text().strip()
     until(lambda: fleet.get("b", "/v1/me")[0] == 200, "the standby takes the operator's new token")
@@ -74,4 +74,4 @@ def test_who_knows_one_hub_knows_the_one_that_follows_it_and_so_do_replaced_toke
     with ostler.connect(fleet.url, fleet.token, fleet.state, patience=LONG, ca=ca) as client:
         until(lambda: client.hub.worker("box")["status"] == "ready", "the worker has followed", TAKES_OVER_S)
         job = client.hub.submit({"command": ["true"]})["id"]
-        assert client.wait(job, timeout=30)["state"] == "succeeded"
+        assert client.wait(job, timeout=60)["state"] == "succeeded"

@@ -14,7 +14,7 @@ from ostler.hub import vestibule
 from ostler.hub.door import Line
 from ostler.hub.vestibule import Vestibule
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Inside(asyncio.Protocol):

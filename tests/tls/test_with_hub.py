@@ -57,7 +57,7 @@ class TlsFleet(ProcessFleet):
         data = json.dumps(body).encode() if body else None
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         asked = urllib.request.Request(f"https://127.0.0.1:{port or self.port}{path}", data, headers)
-        with urllib.request.urlopen(asked, timeout=30, context=context_for(self.state)) as answer:
+        with urllib.request.urlopen(asked, timeout=60, context=context_for(self.state)) as answer:
             found: bytes = answer.read()
         return found
 
@@ -214,7 +214,7 @@ def test_a_machine_joins_by_the_fingerprint_in_its_token_and_works(fleet: TlsFle
         _gets_another_token(fleet, elsewhere)
     finally:
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(30) == 0
+        assert worker.wait(60) == 0
     _knows_its_new_token(fleet, elsewhere, command)
 
 
@@ -241,7 +241,7 @@ def _works(fleet: TlsFleet) -> None:
     assert b"over TLS" in said
     assert b"over TLS" in fleet.fetch("/v1/models/chat", model="tiny", messages=[]), "the hub reaches its own gateway"
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"https://127.0.0.1:{fleet.gateway_port}/v1/models", timeout=10)
+        urllib.request.urlopen(f"https://127.0.0.1:{fleet.gateway_port}/v1/models", timeout=60)
 
 
 def _gets_another_token(fleet: TlsFleet, elsewhere: Elsewhere) -> None:
@@ -264,7 +264,7 @@ def _knows_its_new_token(fleet: TlsFleet, elsewhere: Elsewhere, command: list[st
         until(lambda: "far" in fleet.workers(), "the worker is back", process=worker)
     finally:
         worker.send_signal(signal.SIGTERM)
-        worker.wait(30)
+        worker.wait(60)
     assert elsewhere.ostler("leave").returncode == 0
     assert not [one for one in fleet.json("token", "list")["tokens"] if one["user"] == "far"]
     assert not (elsewhere.kept / "worker.token").exists() and not (elsewhere.kept / "hub-ca.pem").exists()

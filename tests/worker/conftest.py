@@ -93,7 +93,7 @@ async def running_worker(
 
 async def eventually(happened: Callable[[], object]) -> None:
     """For what no event tells: files that a task writes, the worker's own state."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         done = happened()
         while not done:
             await asyncio.sleep(0.01)

@@ -9,7 +9,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 TOKEN = "t0ken-of-the-test"
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class ScriptedHub:

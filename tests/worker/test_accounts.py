@@ -12,7 +12,7 @@ from ostler.worker import accounts
 from ostler.worker.accounts import Account, Accounts, NoAccount, WorkerSettings, load, read
 
 NOBODY = pwd.getpwnam("nobody")
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks as somebody else")
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks as another user: run the tests as root")
 
 
 @as_root

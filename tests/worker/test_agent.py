@@ -232,7 +232,7 @@ async def test_a_worker_whose_name_was_taken_does_not_come_back(hub: ScriptedHub
     await hub.drop(code=4001)
     assert worker.connecting is not None
     with pytest.raises(TakenOver):
-        await asyncio.wait_for(worker.connecting, 10)
+        await asyncio.wait_for(worker.connecting, 60)
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -241,7 +241,7 @@ async def test_a_worker_that_is_not_let_in_does_not_come_back(hub: ScriptedHub, 
     async with running_worker(hub.url, tmp_path / "w1") as worker:
         assert worker.connecting is not None
         with pytest.raises(NotAllowed, match=str(status)):
-            await asyncio.wait_for(worker.connecting, 10)
+            await asyncio.wait_for(worker.connecting, 60)
 
 
 async def test_a_hub_that_is_broken_for_a_while_is_tried_again(hub: ScriptedHub, tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_what_is_deeper_than_python_can_go_does_not_keep_a_worker_from_starting(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders to somebody else")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tasks as another user: run the tests as root")
 def test_a_folder_that_one_user_had_is_never_given_to_another(tmp_path: Path) -> None:
     ann, bob = Identity(61_001, 61_001), Identity(61_002, 61_002)
     checkpoints = Checkpoints(tmp_path, shared=True)

@@ -82,7 +82,7 @@ async def programs(hub: ScriptedHub, tmp_path: Path) -> AsyncIterator[Programs]:
 
 
 async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
-    _, errors = await asyncio.wait_for(process.communicate(), 30)
+    _, errors = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode is not None
     return process.returncode, errors.decode()
 

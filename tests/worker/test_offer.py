@@ -68,7 +68,7 @@ async def test_a_changed_machine_is_told(tmp_path: Path) -> None:
     watching = asyncio.create_task(
         watch(Source(folder=tmp_path, labels={"a": "b"}), Capabilities(), told.put_nowait, every_s=0)
     )
-    assert (await asyncio.wait_for(told.get(), 30)).labels["a"] == "b"
+    assert (await asyncio.wait_for(told.get(), 60)).labels["a"] == "b"
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
 
@@ -110,7 +110,7 @@ async def test_a_house_is_kept_where_tasks_find_their_things(tmp_path: Path, mon
 
     newer = old.with_name("newer")
     keeping = asyncio.get_running_loop().create_task(housekeeping.keep_house(runtime, place.reached, in_use))
-    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.wait_for(asked.wait(), 60)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
     assert not await asyncio.to_thread(old.exists)

@@ -193,7 +193,7 @@ async def test_a_worker_that_leaves_first_brings_what_still_moves(
             hub.model_status = 0
             assert (await hub.next("job_result"))["state"] == "succeeded"
         assert worker.work is not None
-        await asyncio.wait_for(worker.work, 10)
+        await asyncio.wait_for(worker.work, 60)
 
 
 async def test_a_large_value_and_outputs_are_two_things(hub: ScriptedHub, worker: RunningWorker) -> None:

@@ -89,7 +89,7 @@ def test_how_long_it_takes_does_not_grow_with_the_lines_of_a_secret() -> None:
     many = [
         b"\n".join(f"{(number + of) * 7919:07x}".encode() for number in range(2000)) for of in range(0, 32000, 2000)
     ]
-    assert took(*many) < 200 * min(took(b"hf_abcdefghijklmnopqrst") for _ in range(3)) + 0.2
+    assert took(*many) < 1000 * min(took(b"hf_abcdefghijklmnopqrst") for _ in range(3))
 
 
 @given(st.sets(st.binary(min_size=1, max_size=4), max_size=8), st.binary(max_size=40))

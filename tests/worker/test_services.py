@@ -202,7 +202,7 @@ async def test_a_relay_carries_a_conversation_and_ends_with_either_side(
 
     async def read() -> None:
         while not received.endswith(body[-64:]):
-            received.extend(await asyncio.wait_for(relay.receive_bytes(), 10))
+            received.extend(await asyncio.wait_for(relay.receive_bytes(), 60))
 
     async def write() -> None:
         for start in range(0, len(body), 100_000):

@@ -106,7 +106,7 @@ def test_what_is_no_plain_file_is_an_error_at_once_and_keeps_nothing_open(
     for read in (lambda: _said(tmp_path, Redactor(())), lambda: read_facts(tmp_path), lambda: read_told(tmp_path)):
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
-        reader.join(20)
+        reader.join(60)
         assert not reader.is_alive(), "it waits for a pipe"
     before = os.listdir("/dev/fd")
     with pytest.raises(OSError, match="not a plain file"):

@@ -13,7 +13,7 @@ from tests.worker.test_services import serve, until_healthy
 from ostler.worker import tunnel
 from ostler.worker.tunnel import Side, beside
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 GOOD = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: ostler-tunnel\r\n\r\n"
 ASKING = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -11,6 +11,8 @@ from ostler.hub.loop import Loop
 from ostler.hub.watched import Watched
 
 RECENT = 10_000
+QUIET_S = 15.0
+"""A reader without news for this long gets a sign of life, and a follower looks at its job again."""
 
 
 class Feed:
@@ -81,7 +83,7 @@ class Feed:
             if page:
                 continue
             try:
-                await asyncio.wait_for(grown.wait(), 15.0)
+                await asyncio.wait_for(grown.wait(), QUIET_S)
             except TimeoutError:
                 yield None
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 News = dict[str, Any]
 
 

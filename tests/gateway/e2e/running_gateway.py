@@ -69,6 +69,13 @@ class Answer:
         return str(self.json["error"]["message"])
 
 
+async def first_data(answer: aiohttp.ClientResponse) -> bytes:
+    """The first event of a stream. Comments come before it where the model takes longer to load."""
+    while (line := await answer.content.readline()).startswith(b":") or line == b"\n":
+        pass
+    return line
+
+
 class RunningGateway:
     def __init__(self, folder: Path, models: Document, settings: Document) -> None:
         self.folder = folder

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 import pytest_asyncio
-from tests.gateway.e2e.running_gateway import RunningGateway, model, running_gateway
+from tests.gateway.e2e.running_gateway import RunningGateway, first_data, model, running_gateway
 
 from ostler.gateway import control
 
@@ -40,7 +40,7 @@ async def test_who_had_a_byte_is_told_and_not_served_twice(gateway: RunningGatew
     async with gateway.stream("broken-off", "1") as answer:
         held = await gateway.servers.asked("1")
         held.say("half of it")
-        assert b"half of it" in await answer.content.readline()
+        assert b"half of it" in await first_data(answer)
         os.kill(gateway.servers.pid("broken-off"), signal.SIGKILL)
         assert b'"error"' in await answer.content.read()
     await gateway.is_state("broken-off", "stopped")

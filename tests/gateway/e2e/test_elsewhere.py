@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from tests.gateway.e2e.model_servers import WAIT_S
-from tests.gateway.e2e.running_gateway import CHAT, RunningGateway, model, running_gateway
+from tests.gateway.e2e.running_gateway import CHAT, RunningGateway, first_data, model, running_gateway
 
 from ostler.gateway import control
 from ostler.hub import relays
@@ -45,7 +45,7 @@ async def test_a_model_on_another_machine_is_called_and_streams_through_its_work
     async with gateway.stream("a", "s") as answer:
         held = await gateway.servers.asked("s")
         held.say("piece by piece")
-        assert b"piece by piece" in await answer.content.readline()
+        assert b"piece by piece" in await first_data(answer)
         held.end()
         assert b"[DONE]" in await answer.content.read()
     answer = await gateway.stream("a", "left")

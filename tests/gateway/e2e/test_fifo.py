@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.gateway.e2e.running_gateway import API_KEY, CHAT, Answer, RunningGateway, model, running_gateway
+from tests.gateway.e2e.running_gateway import API_KEY, CHAT, Answer, RunningGateway, first_data, model, running_gateway
 
 from ostler.core.models import holder
 from ostler.gateway import control
@@ -170,7 +170,7 @@ async def test_an_eviction_waits_for_a_stream_that_went_through_an_open_gate(gat
     async with gateway.stream("a", "1") as answer:
         held = await gateway.servers.asked("1")
         held.say("begun")
-        assert b"begun" in await answer.content.readline()
+        assert b"begun" in await first_data(answer)
         assert not any(isinstance(one, control.Arrived) for one in gateway.heard)
         waiting = gateway.call("b", "2")
         await gateway.queued("b")

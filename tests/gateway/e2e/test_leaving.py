@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from tests.gateway.e2e.running_gateway import RunningGateway, model, running_gateway
+from tests.gateway.e2e.running_gateway import RunningGateway, first_data, model, running_gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,7 +33,7 @@ async def test_who_leaves_a_stream_has_its_upstream_request_cancelled(gateway: R
     answer = await gateway.stream("a", "1")
     held = await gateway.servers.asked("1")
     held.say("begun")
-    assert b"begun" in await answer.content.readline()
+    assert b"begun" in await first_data(answer)
     answer.close()
     await gateway.servers.left(held)
 
@@ -51,7 +51,7 @@ async def test_a_model_that_must_end_its_answers_is_let_end_them(gateway: Runnin
     answer = await gateway.stream("stubborn", "1")
     held = await gateway.servers.asked("1")
     held.say("begun")
-    await answer.content.readline()
+    await first_data(answer)
     answer.close()
     waiting = gateway.call("b", "2")
     await gateway.queued("b")

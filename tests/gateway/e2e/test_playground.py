@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 import pytest_asyncio
-from tests.gateway.e2e.running_gateway import RunningGateway, model, running_gateway
+from tests.gateway.e2e.running_gateway import RunningGateway, first_data, model, running_gateway
 
 from ostler.hub.gateway import playground
 
@@ -68,7 +68,7 @@ async def test_who_leaves_amid_the_answer_ends_it_at_the_model(gateway: RunningG
     held = await gateway.servers.asked("1")
     held.say("begun")
     answer = await asking
-    assert b"begun" in await answer.content.readline()
+    assert b"begun" in await first_data(answer)
     answer.close()
     await gateway.servers.left(held)
     await nobody_talks(gateway)
@@ -79,7 +79,7 @@ async def test_a_hub_that_stops_waits_for_no_answer_begun_or_not(gateway: Runnin
     held, unanswered = await gateway.servers.asked("1"), await gateway.servers.asked("2")
     held.say("begun")
     answer = await begun
-    assert b"begun" in await answer.content.readline()
+    assert b"begun" in await first_data(answer)
     gateway.hub.playground.let_go()
     with pytest.raises(aiohttp.ClientError):
         await answer.read()

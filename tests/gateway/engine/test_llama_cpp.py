@@ -13,7 +13,7 @@ from tests.gateway.e2e.running_gateway import API_KEY, Document, running_gateway
 
 ENGINE = os.environ.get("OSTLER_TEST_ENGINE", "")
 """The Python that has llama_cpp and gguf."""
-pytestmark = pytest.mark.skipif(not ENGINE, reason="`make engine` runs this")
+pytestmark = pytest.mark.skipif(not ENGINE, reason="`make engine` runs these")
 NAMES = ("ada", "bob", "cyd")
 ASKED = [{"role": "user", "content": "Who are you?"}]
 

@@ -36,7 +36,7 @@ from ostler.gateway.relay.limits import Limits
 from ostler.gateway.relay.process import RelayProcess
 
 SECRET = "s3cret-of-the-test"
-WAIT_S = 20.0
+WAIT_S = 60.0
 WITH_TLS = bool(os.environ.get("OSTLER_TEST_TLS"))
 """`OSTLER_TEST_TLS=1 pytest tests/gateway/relay`: the whole of it over TLS."""
 CHAT = "/v1/chat/completions"

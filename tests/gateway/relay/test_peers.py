@@ -25,7 +25,7 @@ def openssl(folder: Path, *arguments: str) -> None:
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`ca.pem`, and `host.pem` with `host.key` for localhost, which it has signed."""
     if shutil.which("openssl") is None:
-        pytest.skip("openssl, which makes the certificates, is not installed")
+        pytest.skip("openssl is missing: apt-get install openssl")
     folder = tmp_path_factory.mktemp("authority")
     (folder / "extensions").write_text(EXTENSIONS)
     new = ("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")

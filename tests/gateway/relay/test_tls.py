@@ -117,7 +117,7 @@ async def test_a_new_certificate_is_shown_to_who_comes_next(secured: RunningRela
         client.hang_up()
         return found
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await next_one() == shown:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     assert (await first.call(path="/health")).status == 200

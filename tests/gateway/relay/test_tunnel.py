@@ -140,5 +140,5 @@ async def test_a_caller_who_leaves_before_the_switch_leaves_nothing(relay: Runni
     client.ask(path="/upstream/small/ws", more=UPGRADE)
     await until(lambda: server.heard)
     client.hang_up()
-    await asyncio.wait_for(server.ended.wait(), 20)
+    await asyncio.wait_for(server.ended.wait(), 60)
     assert (await relay.hub.hears(Done)).status == 499

@@ -101,7 +101,7 @@ async def test_urllib3_asks(others: RunningRelay) -> None:
     assert await asyncio.to_thread(ask) == list(range(5))
 
 
-@pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
+@pytest.mark.skipif(not shutil.which("curl"), reason="curl is missing: apt-get install curl")
 @pytest.mark.parametrize("version", ["--http1.1", "--http1.0", "--http2"])
 async def test_curl_streams_in_whatever_http_it_is_told_to_speak(others: RunningRelay, version: str) -> None:
     body = json.dumps({"model": "small", "stream": True, "max_tokens": 5})

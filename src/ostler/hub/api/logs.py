@@ -13,7 +13,7 @@ from ostler.hub.api.downloads import download
 from ostler.hub.api.jobs import JobsApi, Target
 from ostler.hub.api.routes import caller_of, json_response, number_in_query
 from ostler.hub.blobs import Reach
-from ostler.hub.feed import Feed
+from ostler.hub.feed import QUIET_S, Feed
 from ostler.hub.logs import Logs
 from ostler.hub.loop import Loop
 from ostler.store.blobs import BlobStore
@@ -65,7 +65,7 @@ class LogsApi:
                 if newest is None or newest["attempt"] == told:
                     if not follow or document["state"] in states.TERMINAL:
                         return
-                    await changed(15.0)
+                    await changed(QUIET_S)
                     continue
             if told:
                 yield f"[ostler: attempt {len(document['attempts'])} on {newest['worker']}]\n".encode()
