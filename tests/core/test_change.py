@@ -172,7 +172,7 @@ def test_a_need_that_is_read_off_the_screen_is_the_one_that_was_meant() -> None:
     )
 
 
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", [0, *(pytest.param(block, marks=pytest.mark.long) for block in (1, 2, 3))])
 def test_of_random_fleets_and_queues_every_change_is_true_and_the_smallest(block: int) -> None:
     named, wrong = 0, []
     for seed in range(block * 20, block * 20 + 20):

@@ -200,6 +200,7 @@ def test_a_checkpoint_that_nobody_came_back_for_goes_after_a_week(hub: ScriptedP
 # Its lease
 
 
+@pytest.mark.long
 def test_heartbeats_tell_the_last_numbers_and_a_cancelled_task_dies_with_all_that_it_has_started(
     hub: ScriptedPullHub, start: Start, pids: Path
 ) -> None:

@@ -149,7 +149,7 @@ class Session(asyncio.Protocol):
         if self._frames:
             self._flush()
 
-    def close(self, code: int, reason: str, within_s: float = CLOSE_WITHIN_S) -> None:
+    def close(self, code: int, reason: str, within_s: float | None = None) -> None:
         """What was said before still leaves; what the peer says from now on is not heard."""
         if self._closed or self._transport is None:
             return
@@ -158,7 +158,7 @@ class Session(asyncio.Protocol):
         self.why_left = reason
         self._end()
         self._transport.write(websocket.close_frame(code, reason))
-        self._after(within_s, self._transport.abort)
+        self._after(CLOSE_WITHIN_S if within_s is None else within_s, self._transport.abort)
 
     def hold(self, held: bool) -> None:
         """Read no more of what the peer says for now; or read on."""
