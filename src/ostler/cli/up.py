@@ -69,7 +69,8 @@ class Family:
         self.told_to_stop = 0
         self._children: list[tuple[Child, float]] = []
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self._on_signal)
+            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup ostler up &` outlives its terminal
+                signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.told_to_stop += 1
