@@ -380,6 +380,7 @@ async def test_what_runs_as_a_job_that_was_taken_late_is_not_told_as_ended_befor
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_looked_for: bool
 ) -> None:
     monkeypatch.setattr(cluster_module, "ADOPT_EVERY", 2 if is_looked_for else 10**6)
+    monkeypatch.setattr(cluster_module, "AGAIN_S", 1.0)
     monkeypatch.setattr(runtime_module, "SETTLE_S", 1.0)
     system = Late()
     try:
