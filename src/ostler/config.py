@@ -1,6 +1,7 @@
 """Where things are and what was asked for: flags, then OSTLER_* variables, then defaults."""
 
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -19,6 +20,15 @@ CONFIG_FILE = "ostler.toml"
 TOKEN_FILES = {"admin": "admin.token", "join": "join.token"}
 CA_FILE = "ca.pem"
 """In a hub's state folder: the certificate of its own authority, which is no secret."""
+LONGEST_SOCKET_FOLDER = 60
+"""The name of a Unix socket may have about 100 bytes, of which the folder inside it and the socket need up to 40."""
+
+
+def make_socket_folder() -> Path:
+    """Creates a private folder for Unix sockets: in the system's temporary folder, or in /tmp if that name is long."""
+    usual = tempfile.gettempdir()
+    is_short = len(os.fsencode(usual)) <= LONGEST_SOCKET_FOLDER
+    return Path(tempfile.mkdtemp(prefix="ostler-", dir=usual if is_short else "/tmp"))
 
 
 def state_dir(flag: str | Path | None = None) -> Path:

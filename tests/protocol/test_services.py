@@ -3,7 +3,9 @@
 import asyncio
 import json
 import os
+import tempfile
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -334,6 +336,15 @@ async def test_a_hub_that_stops_ends_what_would_go_on_for_ever(hub: RunningHub, 
         with pytest.raises(aiohttp.ClientError):
             async with asyncio.timeout(PATIENCE_S):
                 await answer.read()
+
+
+async def test_a_service_is_reached_where_the_temporary_folder_has_a_long_name(
+    hub: RunningHub, api: Api, web: Relaying, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ("long" * 20)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    told(await api.call("GET", "/services/web/"))
 
 
 async def test_sockets_of_the_hub_itself_lie_in_a_folder_that_goes_with_it(

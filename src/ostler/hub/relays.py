@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -17,6 +16,7 @@ import aiohttp
 import msgspec
 from starlette.websockets import WebSocket, WebSocketState
 
+from ostler import config
 from ostler.domain.errors import NoAnswer, NotFound, NotRunning, OstlerError
 from ostler.hub.sessions import Sessions
 from ostler.wire.messages import RelayRequest
@@ -236,9 +236,8 @@ class Lines:
             return line
 
     def _somewhere(self) -> Path:
-        # Not in the state folder: the name of a Unix socket may have about a hundred characters.
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="ostler-"))
+            self._folder = config.make_socket_folder()
         return self._folder
 
     def cut(self) -> None:

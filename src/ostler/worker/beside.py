@@ -9,10 +9,10 @@ import contextlib
 import secrets
 import shutil
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
+from ostler import config
 from ostler.wire.beside import VARIABLE
 
 COMES_S = 20.0
@@ -60,8 +60,8 @@ async def begin(attempt: str, start: Start) -> Streams:
 
 @contextlib.contextmanager
 def _meeting_place() -> Iterator[Path]:
-    """In a folder that others pass through and cannot list. Not the worker's own: a socket's name must be short."""
-    folder = Path(tempfile.mkdtemp(prefix="ostler-"))
+    """A path in a folder that other users pass through and cannot list."""
+    folder = config.make_socket_folder()
     try:
         folder.chmod(0o711)
         yield folder / "beside"
