@@ -1,5 +1,6 @@
 """Whatever happens, in whatever order: the fleet never contradicts itself, and nothing that was accepted is lost."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -206,5 +207,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.random_fleet.compare_with_ledger()
 
 
-TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=400, stateful_step_count=60, deadline=None, phases=NO_EXPLAIN)
+def examples(count: int) -> settings:
+    return settings(max_examples=count, stateful_step_count=60, deadline=None, phases=NO_EXPLAIN)
+
+
+class TestAnyOrder(AnyOrder.TestCase):  # type: ignore[misc]
+    settings = examples(80)
+
+
+@pytest.mark.long
+class TestAnyOrderAtLength(AnyOrder.TestCase):  # type: ignore[misc]
+    settings = examples(400)
