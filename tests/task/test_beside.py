@@ -129,3 +129,13 @@ def test_a_file_that_is_no_program_is_told_apart_from_one_that_is_not_there(work
     worker.start("/etc/passwd")
     assert worker.until(FAILED) == b"/etc/passwd: Permission denied"
     assert worker.until(EXIT) == NUMBER.pack(126)
+
+
+def test_input_for_a_program_that_is_not_there_is_taken_and_costs_no_answer(worker: Worker) -> None:
+    worker.start("no-such-program")
+    worker.until(FAILED)
+    assert NUMBER.unpack(worker.until(EXIT)) == (127,)
+    assert worker.socket.recv(1) == b"", "nothing follows the exit code"
+    worker.send(END_OF_INPUT)
+    worker.socket.close()
+    assert worker.process.wait(60) == 0

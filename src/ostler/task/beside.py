@@ -163,14 +163,7 @@ class Beside:
                 pass
         code = self._command.process.returncode
         self._worker.sendall(frame(EXIT, NUMBER.pack(code if code >= 0 else 128 - code)))
-        self._part()
-
-    def _part(self) -> None:
-        """What still comes is taken and thrown away: on a socket that refuses it the other side might lose the end."""
-        with contextlib.suppress(OSError):
-            self._worker.shutdown(socket.SHUT_WR)
-            while self._worker.recv(PIECE):
-                pass
+        part(self._worker)
 
     def _hear(self) -> bool:
         try:
@@ -250,6 +243,15 @@ class Beside:
         return True
 
 
+def part(worker: socket.socket) -> None:
+    """Ends the connection after the last frame. Input that still comes is read and dropped: if this end closed with
+    unread input, the other end could lose the last frame."""
+    with contextlib.suppress(OSError):
+        worker.shutdown(socket.SHUT_WR)
+        while worker.recv(PIECE):
+            pass
+
+
 def main() -> int:
     key, _, path = os.environ.pop(VARIABLE, "").partition(":")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as worker:
@@ -266,6 +268,7 @@ def main() -> int:
             command = Command(wanted)
         except CannotStart as reason:
             worker.sendall(frame(FAILED, str(reason).encode()) + frame(EXIT, NUMBER.pack(reason.code)))
+            part(worker)
             return 0
 
         def leave(*_: object) -> None:
