@@ -1,9 +1,10 @@
 # Everything runs from .venv, which `make setup` creates from requirements.lock; every other target does that first.
-# Needs make and Python 3.11 or newer. Another interpreter than the one found: make setup PYTHON=/path/to/python
+# Needs make and Python 3.11 or newer. Another interpreter than the one found: make distclean setup PYTHON=/path/to/python
 # uv is used where it is installed. To install with pip all the same: make setup UV=
 
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
             $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+# How many tests run side by side. They wait as much as they compute: three keep two cores busy.
 WORKERS ?= 3
 ARGS ?=
 
@@ -39,20 +40,20 @@ help-all: #: list every target
 	@echo "  ARGS='...' is passed on to the tests, the demo, the benchmarks and the campaigns; WORKERS=n tests run side by side"
 
 setup: $(STAMP) ## create .venv, install the locked packages, build the dashboard
-	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory dashboard; else \
-	  echo "setup: npm is missing, so the dashboard is not built; all else works. With Node 18 or newer: make dashboard"; fi
+	@$(MAKE) --no-print-directory dashboard || \
+	  echo "setup: the dashboard is not built; all else works. With Node 18 or newer: make dashboard"
 	@echo "setup: $(VENV) is ready"
 
 demo: setup ## run a small fleet on this machine: jobs, a manifest, a service, a model
 	@$(BIN)/python -m examples.demo $(ARGS)
 
-test: setup ## run the tests that a developer runs while working
+test: setup ## run the tests, without the long ones
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not long" $(ARGS)
 
-test-all: setup ## run all tests, the long journeys too
+test-all: setup ## run all tests
 	@$(BIN)/pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
-check: $(STAMP) ## lint, formatting, types, and what bandit finds
+check: $(STAMP) ## lint, formatting, types, security, the CI workflow
 	@failed=; \
 	 echo "check: lint"; $(BIN)/ruff check --output-format concise . || failed=1; \
 	 echo "check: formatting"; $(BIN)/ruff format --check --output-format concise . || failed=1; \
@@ -69,22 +70,25 @@ docs: $(STAMP) ## build the site of docs/ into out/site; a link that leads nowhe
 	@test -x $(SITE)/bin/zensical || scripts/environment.sh $(SITE) docs/site/requirements.txt "$(PYTHON)"
 	@$(BIN)/python -m docs.generate.site $(SITE)/bin/zensical out/site
 
-wheel: $(STAMP) $(PAGES) ## build the package with its dashboard into dist/
+wheel: $(PAGES) $(STAMP) ## build the package with its dashboard into dist/
 	@rm -rf dist
 	@$(PIP) wheel -q --no-deps --no-build-isolation -w dist .
 	@ls dist/*.whl
 
-wheel-compiled: $(STAMP) $(PAGES) #: the same with the compiled core, for this Python on this platform (needs a C compiler)
+wheel-compiled: $(PAGES) $(STAMP) #: the same with the compiled core, for this Python on this platform (needs a C compiler)
 	@rm -rf dist
 	@OSTLER_COMPILED=1 $(PIP) wheel -q --no-deps --no-build-isolation -w dist .
 	@ls dist/*.whl
 
 dashboard: $(PAGES) #: build the dashboard into the package (needs Node 18 or newer)
+	@:
 
 $(PAGES): $(wildcard dashboard/*.json dashboard/*.ts dashboard/*.html dashboard/src/* dashboard/src/*/*)
 	@command -v npm >/dev/null || { echo "dashboard: npm is missing; install Node 18 or newer" >&2; exit 1; }
+	@node -e 'process.exit(parseInt(process.versions.node) < 18)' || \
+	  { echo "dashboard: Node $$(node --version) is too old; install Node 18 or newer" >&2; exit 1; }
 	@echo "dashboard: installing the packages of dashboard/package-lock.json"
-	@cd dashboard && npm ci --silent --no-audit --no-fund
+	@cd dashboard && npm ci --loglevel=error --no-audit --no-fund >/dev/null
 	@cd dashboard && npm run --silent build -- --logLevel warn
 	@touch $@
 

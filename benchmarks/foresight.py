@@ -26,7 +26,7 @@ from ostler.hub.apart import told, tried
 from ostler.sim.calibration import Count, calibrate
 from ostler.sim.triples import verify
 
-OSTLER = [sys.executable, "-m", "ostler.cli"]
+OSTLER = [sys.executable, "-m", "ostler"]
 PROBE = "probe"
 Document = dict[str, Any]
 

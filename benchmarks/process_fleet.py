@@ -21,7 +21,7 @@ import psutil
 from ostler.client.fleet import Fleet
 from ostler.client.http import Hub
 
-OSTLER = [sys.executable, "-m", "ostler.cli"]
+OSTLER = [sys.executable, "-m", "ostler"]
 TRUE = "/usr/bin/true" if os.path.exists("/usr/bin/true") else "/bin/true"
 BATCH = 500
 KEPT_IN = "OSTLER_BENCH_KEPT_IN"

@@ -47,7 +47,7 @@ class Bundle:
 class ProcessHub:
     def __init__(self, state: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "ostler.cli", "hub", "--port", "0", "--state-dir", str(state)],
+            [sys.executable, "-m", "ostler", "hub", "--port", "0", "--state-dir", str(state)],
             stderr=subprocess.DEVNULL,
         )
         address = state / "hub.url"

@@ -17,7 +17,7 @@ import ostler
 from ostler.client import Patience
 from ostler.client.embedded import to_toml
 
-OSTLER = (sys.executable, "-P", "-m", "ostler.cli")
+OSTLER = (sys.executable, "-P", "-m", "ostler")
 HURRIED = (sys.executable, str(Path(__file__).parent / "e2e" / "hurried.py"))
 """The same program with its long times made short."""
 LOOK_S = 0.03
@@ -41,7 +41,7 @@ def until(
     timeout_s: float = PATIENCE_S,
     process: "subprocess.Popen[Any] | None" = None,
 ) -> Any:
-    """What `holds` gives as soon as it is true; `process` must not end before."""
+    """Waits until `holds` returns something true, and returns it. Fails if `process` ends before."""
     deadline = time.monotonic() + timeout_s
     while not (found := holds()):
         assert process is None or process.poll() is None, f"ended with {process.returncode} before {what}"
@@ -124,7 +124,7 @@ class ProcessFleet:
     def _until(self, holds: Callable[[], Any], what: str, *names: str) -> None:
         """Until this holds; an error shows what these processes have written."""
         try:
-            until(holds, what, self.patience_s)
+            until(holds, what, self.patience_s, self.processes.get(names[0]) if names else None)
         except AssertionError as error:
             raise AssertionError(f"{error}: {''.join(map(self.log_of, names))}") from None
 

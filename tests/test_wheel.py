@@ -20,7 +20,7 @@ PAGES = "ostler/dashboard/static/index.html"
 UV = shutil.which("uv", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
 INSTALLS_S = 300.0
 
-pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 
 class Machine:
@@ -41,13 +41,12 @@ class Machine:
 
     def install(self, wheel: Path) -> None:
         copy = shutil.copy(wheel, self.home)
-        # uv's cache stays the user's own: an empty one would download every library once more.
-        for command in (
-            ["venv", "--quiet", "venv"],
-            ["pip", "install", "--quiet", "--python", "venv/bin/python", copy],
-        ):
-            python = ["--python", sys.executable] if command[0] == "venv" else []
-            subprocess.run([str(UV), *command, *python], cwd=self.home, check=True, timeout=INSTALLS_S)
+        self._uv("venv", "--python", sys.executable, "venv")
+        self._uv("pip", "install", "--python", "venv/bin/python", str(copy))
+
+    def _uv(self, *arguments: str) -> None:
+        # The cache of uv stays the user's own: an empty one would download every library once more.
+        subprocess.run([str(UV), "--quiet", *arguments], cwd=self.home, check=True, timeout=INSTALLS_S)
 
     def run(self, *command: str) -> str:
         """The standard output of a command that succeeds."""
@@ -110,7 +109,7 @@ def test_the_wheel_holds_the_dashboard_the_licence_and_no_compiled_code(wheel: P
 
 def test_two_machines_with_the_wheel_are_a_fleet(wheel: Path, first: Machine, hub: str, tmp_path: Path) -> None:
     assert first.run("python", "-m", "ostler", "--version").startswith("ostler ")
-    assert first.run("ostler", "run", "--", "python", "-c", "print('a first job')").splitlines()[-1] == "a first job"
+    assert first.run("ostler", "run", "--", "python3", "-c", "print('a first job')").splitlines()[-1] == "a first job"
     with urllib.request.urlopen(hub, timeout=60) as page:
         assert b"<title>Ostler</title>" in page.read()
 

@@ -36,7 +36,7 @@ def running() -> Iterator[Asked]:
     with tempfile.TemporaryDirectory(prefix="ostler-reference-") as folder:
         state = Path(folder)
         (state / "ostler.toml").write_text(MODEL)
-        command = [sys.executable, "-m", "ostler.cli", "hub", "--port", "0", "--gateway-port", "0"]
+        command = [sys.executable, "-m", "ostler", "hub", "--port", "0", "--gateway-port", "0"]
         with (state / "hub.log").open("wb") as log:
             process = subprocess.Popen([*command, "--state-dir", folder], stdout=log, stderr=log)
         try:

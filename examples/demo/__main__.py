@@ -63,6 +63,8 @@ def main() -> int:
         console.print(f"The logs are kept in {fleet.state}; remove that folder afterwards.", soft_wrap=True)
     elif not fleet.remove():
         console.print(f"demo: could not remove the folder {fleet.state}; remove it by hand", soft_wrap=True)
+    if code == 0:
+        console.print("A fleet of your own:  . .venv/bin/activate && ostler up", highlight=False)
     return code
 
 
@@ -72,7 +74,7 @@ def play(console: Console, fleet: DemoFleet) -> int:
         sections, nowhere = do_work(progress)
         documents = progress.hub.jobs()
     console.print(draw_verdict(sections))
-    console.print(f"why 'nowhere' could not be placed: {nowhere}", soft_wrap=True, highlight=False)
+    console.print(f"'nowhere' was {nowhere}", soft_wrap=True, highlight=False)
     tasks = sum(sum(one.get("counts", {"": 1}).values()) for one in documents)
     wrong = sum(bool(row.problem) for rows in sections.values() for row in rows)
     outcome = f"{wrong} differ" if wrong else "all as expected"
@@ -82,7 +84,7 @@ def play(console: Console, fleet: DemoFleet) -> int:
 
 def start(progress: Progress) -> None:
     """A hub, and four workers that have joined it."""
-    progress.say("starting a hub and four workers")
+    progress.say("starting a hub and four workers with declared hardware: this machine needs no GPU")
     progress.fleet.start_hub()
     progress.wait_until(progress.fleet.is_listening, "the hub to listen")
     progress.connect()

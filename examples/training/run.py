@@ -25,7 +25,7 @@ from ostler import pull
 
 FOLDER = Path(__file__).resolve().parent
 MANIFEST = FOLDER / "manifest.toml"
-OSTLER = (sys.executable, "-m", "ostler.cli")
+OSTLER = (sys.executable, "-m", "ostler")
 OFFER = "cpu_count = 2\nmemory_gb = 4\n"
 """Said, not detected: the example is to run alike on a small machine and on a busy one."""
 CANNOT_BE_TRAINED = "gbt-monotone"

@@ -290,7 +290,10 @@ def test_without_textual_it_says_what_to_install(fleet: ProcessFleet) -> None:
         [sys.executable, "-c", code], env={**os.environ, **fleet.environment}, capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert done.stderr == "ostler: ostler top needs the library textual; install it with: pip install 'ostler[top]'\n"
+    assert (
+        done.stderr
+        == "ostler: ostler top needs the library textual; install it into Ostler's environment: pip install textual\n"
+    )
 
 
 def test_without_a_terminal_it_names_what_needs_none(fleet: ProcessFleet) -> None:

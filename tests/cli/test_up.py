@@ -35,7 +35,7 @@ class Up:
     def children(self) -> dict[str, psutil.Process]:
         """The hub and the worker; not the supervisor, which outlives its worker."""
         found = psutil.Process(self.process.pid).children()
-        return {child.cmdline()[child.cmdline().index("ostler.cli") + 1]: child for child in found}
+        return {child.cmdline()[child.cmdline().index("ostler") + 1]: child for child in found}
 
     def is_up(self) -> bool:
         port = int(self.url.rpartition(":")[2])

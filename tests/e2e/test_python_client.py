@@ -384,7 +384,7 @@ class RestartableHub:
         )
 
     def _start(self, *arguments: str) -> "subprocess.Popen[bytes]":
-        command = [sys.executable, "-m", "ostler.cli", *arguments, "--state-dir", str(self.state)]
+        command = [sys.executable, "-m", "ostler", *arguments, "--state-dir", str(self.state)]
         with open(self.state / f"{arguments[0]}.log", "ab") as log:
             return subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 

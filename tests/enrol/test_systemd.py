@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(ASKED_FOR not in os.environ, reason="`make systemd` runs these"),
     pytest.mark.skipif(ASKED_FOR in os.environ and bool(why_not()), reason=why_not() or "there is one"),
 ]
-OSTLER = [sys.executable, "-m", "ostler.cli"]
+OSTLER = [sys.executable, "-m", "ostler"]
 UNIT = "ostler-worker-box"
 WITHIN_S = 60.0
 

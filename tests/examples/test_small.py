@@ -27,7 +27,7 @@ SMALL = (
     "service.py",
     "gang/allreduce.py",
 )
-OSTLER = [sys.executable, "-m", "ostler.cli"]
+OSTLER = [sys.executable, "-m", "ostler"]
 OFFER = "cpu_count = 2\nmemory_gb = 4\n"
 PATIENCE_S = 60.0
 pytestmark = pytest.mark.timeout(300)

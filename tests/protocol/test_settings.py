@@ -136,7 +136,7 @@ def test_a_hub_with_a_wrong_settings_file_does_not_start_and_exits_with_2(tmp_pa
 
 def test_config_show_tells_templates_and_quotas_and_where_they_come_from(file: Path) -> None:
     file.write_text(WHOLE)
-    command = [sys.executable, "-m", "ostler.cli", "config", "show", "--json", "--state-dir", str(file.parent)]
+    command = [sys.executable, "-m", "ostler", "config", "show", "--json", "--state-dir", str(file.parent)]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert shown.returncode == 0, shown.stderr
     rows = {row["setting"]: row for row in json.loads(shown.stdout)["settings"]}

@@ -383,7 +383,7 @@ def test_what_is_no_bucket_is_refused(url: str) -> None:
 
 def test_without_the_library_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore.session", None)
-    with pytest.raises(BadInput, match=r"pip install 'ostler\[s3\]'"):
+    with pytest.raises(BadInput, match=r"pip install botocore"):
         Client(Bucket(name="b"))
 
 

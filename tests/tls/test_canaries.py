@@ -42,7 +42,7 @@ WHERE_THEY_BELONG = {
 SHOWS_ALL = "cat /proc/self/environ | tr '\\0' '\\n'; tr '\\0' ' ' < /proc/$PPID/cmdline; sleep 600"
 
 
-class Coop(TlsFleet):
+class CanaryFleet(TlsFleet):
     """A hub that was started with known secrets, a worker that joined it, and everything that anybody has seen."""
 
     def __init__(self, folder: Path) -> None:
@@ -82,8 +82,8 @@ class Coop(TlsFleet):
 
 
 @pytest.fixture
-def coop(tmp_path: Path) -> Iterator[Coop]:
-    found = Coop(tmp_path)
+def coop(tmp_path: Path) -> Iterator[CanaryFleet]:
+    found = CanaryFleet(tmp_path)
     try:
         found.start_hub()
         yield found
@@ -94,7 +94,7 @@ def coop(tmp_path: Path) -> Iterator[Coop]:
                 process.kill()
 
 
-def joined(coop: Coop) -> list[str]:
+def joined(coop: CanaryFleet) -> list[str]:
     invitation = coop.make("--join")
     environment = coop.environment | {"OSTLER_STATE_DIR": str(coop.folder / "far"), "XDG_RUNTIME_DIR": "/nowhere"}
     done = subprocess.run(
@@ -110,7 +110,7 @@ def joined(coop: Coop) -> list[str]:
     return shlex.split(done.stdout.splitlines()[-1])
 
 
-def everything_is_done(coop: Coop) -> str:
+def everything_is_done(coop: CanaryFleet) -> str:
     """The id of a task that runs on."""
     user = coop.make("--role", "user", "--user", "ann")
     file = coop.folder / "user.token"
@@ -168,7 +168,7 @@ def found_in(canaries: dict[str, str], data: bytes) -> list[str]:
     return [name for name, secret in canaries.items() if any(one in data for one in spellings(secret))]
 
 
-def dumped(coop: Coop) -> bytes:
+def dumped(coop: CanaryFleet) -> bytes:
     """The database as text, and as it lies on the disk."""
     copy = sqlite3.connect(f"file:{coop.state / 'ostler.db'}?mode=ro", uri=True)
     try:
@@ -177,7 +177,7 @@ def dumped(coop: Coop) -> bytes:
         copy.close()
 
 
-def test_no_secret_is_found_where_it_does_not_belong(coop: Coop) -> None:
+def test_no_secret_is_found_where_it_does_not_belong(coop: CanaryFleet) -> None:
     command = joined(coop)
     inherited = {"OSTLER_TOKEN": "canary-env-2Xc7vB5nMq9LkJ4h", "HF_TOKEN": "canary-hf-6Ty1uI8oPa3SdF0g"}
     coop.canaries |= inherited

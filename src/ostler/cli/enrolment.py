@@ -113,7 +113,7 @@ class Enrolments:
 
 def worker_service(enrolment: Enrolment, offering: Offering, state: Path) -> Service:
     token = f"@{Enrolments(state).token_file(enrolment.name)}"
-    argv = _python("ostler.pull") if enrolment.pull else (*_python("ostler.cli"), "worker")
+    argv = _python("ostler.pull") if enrolment.pull else (*_python("ostler"), "worker")
     argv += ("--hub", enrolment.hub, "--token", token, "--name", enrolment.name, "--state-dir", str(state))
     argv += ("--ca", str(Enrolments(state).ca_file(enrolment.name))) if enrolment.ca else ()
     return Service(
@@ -134,7 +134,7 @@ def hub_service(options: list[str], scope: Scope, state: Path) -> Service:
     return Service(
         name="ostler-hub",
         title="Ostler hub",
-        argv=(*_python("ostler.cli"), "hub", *options),
+        argv=(*_python("ostler"), "hub", *options),
         scope=scope,
         user=getuser(),
         stop_s=HUB_STOPS_S,

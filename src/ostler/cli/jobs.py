@@ -37,7 +37,7 @@ def submit(
 ) -> int:
     """Queue a job and print its id.
 
-    ostler submit --gpus 1 --memory 16g -- python train.py
+    ostler submit --gpus 1 --memory 16g -- python3 train.py
     """
     if follow_log:
         if json or wait:

@@ -199,7 +199,7 @@ def build_spec(given: SpecOptions) -> dict[str, Any]:
         if given.file and (unknown := unknown_fields(spec)):
             raise BadInput(f"--file: {given.file}: {'; '.join(unknown)}", [("file", one) for one in unknown])
         raise BadInput(
-            "there is no command to run; put it after two dashes, as in: ostler submit -- python train.py",
+            "there is no command to run; put it after two dashes, as in: ostler submit -- python3 train.py",
             [("command", "is missing")],
         )
     return spec

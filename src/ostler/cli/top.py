@@ -11,7 +11,7 @@ from ostler.cli.render.terminal import is_terminal
 from ostler.cli.session import connect
 from ostler.domain.errors import BadInput
 
-NEEDED = "ostler top needs the library textual; install it with: pip install 'ostler[top]'"
+NEEDED = "ostler top needs the library textual; install it into Ostler's environment: pip install textual"
 
 
 def top(

@@ -29,7 +29,7 @@ class Child:
         self.name = name
         self._process = subprocess.Popen(
             # -P: what lies in the folder where `up` was typed (a queue.py, say) is no module of ours.
-            [sys.executable, "-P", "-m", "ostler.cli", *arguments, "--stop-on-eof"],
+            [sys.executable, "-P", "-m", "ostler", *arguments, "--stop-on-eof"],
             stdin=subprocess.PIPE,
             # A group of its own: Ctrl-C reaches this process alone, which then stops its children in the right order.
             start_new_session=True,
@@ -163,7 +163,7 @@ def _tell(url: str, host: str, state: Path, state_was_chosen: bool) -> None:
     needed += [f"OSTLER_STATE_DIR={shlex.quote(str(state))}"] if state_was_chosen else []
     if needed:
         lines.append(f"    export {' '.join(needed)}")
-    lines += ["    ostler run -- python -c 'print(\"hello from the fleet\")'", "    ostler status"]
+    lines += ["    ostler run -- python3 -c 'print(\"hello from the fleet\")'", "    ostler status"]
     if host not in ("127.0.0.1", "localhost", "::1"):
         port = url.rpartition(":")[2]
         lines += [
@@ -171,4 +171,4 @@ def _tell(url: str, host: str, state: Path, state_was_chosen: bool) -> None:
             "  On another machine, with the token that `ostler token create --join` prints:",
             f"    ostler join https://{socket.gethostname()}:{port} TOKEN",
         ]
-    print("\n".join([*lines, "", "  Ctrl-C stops both.", ""]), flush=True)
+    print("\n".join([*lines, "", "  Ctrl-C stops the hub and its worker.", ""]), flush=True)

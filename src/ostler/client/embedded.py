@@ -130,7 +130,7 @@ class Household:
             sys.executable,
             "-P",
             "-m",
-            "ostler.cli",
+            "ostler",
             *arguments,
             "--state-dir",
             str(self.state),

@@ -24,7 +24,9 @@ WAIT_S = 60.0
 LOOK_S = 0.25
 CLOCKS_DIFFER_S = 5.0
 
-_NO_DRIVER = "ledger: PostgreSQL's driver is missing; install it: pip install 'ostler[postgresql]'"
+_NO_DRIVER = (
+    "ledger: PostgreSQL's driver is missing; install it into Ostler's environment: pip install 'psycopg[binary,pool]'"
+)
 _log = logging.getLogger("ostler.hub")
 T = TypeVar("T")
 

@@ -146,6 +146,10 @@ def _sender() -> Sender | None:
     try:
         from ostler.hub.spans import OtlpSender
     except ImportError as error:
-        _log.warning("no traces are exported: %s; install 'ostler[otel]', or unset %s", error, ENDPOINTS[1])
+        _log.warning(
+            "no traces are exported: %s; install opentelemetry-sdk and its OTLP exporter for http, or unset %s",
+            error,
+            ENDPOINTS[1],
+        )
         return None
     return OtlpSender()

@@ -415,8 +415,8 @@ def _session() -> Any:
         import botocore.session
     except ImportError:
         raise BadInput(
-            "store: for a bucket the hub needs a library that is not installed: pip install 'ostler[s3]'",
-            [("store", "needs ostler[s3]")],
+            "store: a bucket needs botocore; install it into Ostler's environment: pip install botocore",
+            [("store", "needs botocore")],
         ) from None
     logging.getLogger("botocore").setLevel(logging.WARNING)  # at DEBUG it tells signatures, and keys of a role
     session = botocore.session.get_session()
