@@ -85,7 +85,7 @@ dashboard: $(PAGES) #: build the dashboard into the package (needs Node 18 or ne
 
 $(PAGES): $(wildcard dashboard/*.json dashboard/*.ts dashboard/*.html dashboard/src/* dashboard/src/*/*)
 	@command -v npm >/dev/null || { echo "dashboard: npm is missing; install Node 18 or newer" >&2; exit 1; }
-	@node -e 'process.exit(parseInt(process.versions.node) < 18)' || \
+	@node -e 'process.exit(parseInt(process.versions.node) < 18 ? 1 : 0)' || \
 	  { echo "dashboard: Node $$(node --version) is too old; install Node 18 or newer" >&2; exit 1; }
 	@echo "dashboard: installing the packages of dashboard/package-lock.json"
 	@cd dashboard && npm ci --loglevel=error --no-audit --no-fund >/dev/null

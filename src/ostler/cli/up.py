@@ -68,9 +68,11 @@ class Family:
         self.changed = threading.Event()
         self.told_to_stop = 0
         self._children: list[tuple[Child, float]] = []
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup ostler up &` outlives its terminal
-                signal.signal(number, self._on_signal)
+        signals = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # `nohup ostler up &` outlives its terminal
+            signals.append(signal.SIGHUP)
+        for number in signals:
+            signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.told_to_stop += 1
