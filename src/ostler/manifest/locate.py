@@ -14,19 +14,21 @@ Path = tuple[str | int, ...]
 MAX_DEPTH = 32
 MAX_SCALAR = 1000
 
-_BLANK = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*+")
+# Only single characters repeat possessively: a possessive group matches wrongly before Python 3.11.5 (gh-106052).
+# The parts of a group begin with different characters, so that greedy groups match the same in the same time.
+_BLANK = re.compile(r"(?:[ \t\r\n]++|#[^\n]*+)*")
 _SPACE = re.compile(r"[ \t]*+")
-_KEY = re.compile(r"""[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*+"|'[^'\n]*+'""")
+_KEY = re.compile(r"""[A-Za-z0-9_-]++|"(?:[^"\\\n]++|\\.)*"|'[^'\n]*+'""")
 _STRING = re.compile(
-    r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*+"{3,5}'
-    r"|'''(?:[^']++|'{1,2}(?!'))*+'{3,5}"
-    r'|"(?!"")(?:[^"\\\n]++|\\.)*+"'
+    r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*"{3,5}'
+    r"|'''(?:[^']++|'{1,2}(?!'))*'{3,5}"
+    r'|"(?!"")(?:[^"\\\n]++|\\.)*"'
     r"|'(?!'')[^'\n]*+'",
     re.DOTALL,
 )
 _FLAT = re.compile(
     r"""\[(?:[ \t,]++|[^\s,\[\]{}"'#]{1,1000}+(?![^\s,\[\]{}"'#])"""
-    r"""|"(?!"")(?:[^"\\\n]++|\\[^\n])*+"|'(?!'')[^'\n]*+')*+\]"""
+    r"""|"(?!"")(?:[^"\\\n]++|\\[^\n])*"|'(?!'')[^'\n]*+')*\]"""
 )
 """A list of plain values on one line: all of it is where it begins, and most lists are such."""
 _BARE = re.compile(r"""[^\n,\]}#"'\[{]++""")

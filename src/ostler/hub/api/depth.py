@@ -6,7 +6,7 @@ from ostler.domain.errors import BadInput
 
 MAX_DEPTH = 32
 # Each begins at a quote and ends at the next that is not escaped, or at the end: nothing is looked at twice.
-_STRING = re.compile(rb'"(?:[^"\\]|\\.?)*+(?:"|\Z)', re.DOTALL)
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.?)*(?:"|\Z)', re.DOTALL)
 _BRACKET = re.compile(rb"[\[\]{}]")
 
 
