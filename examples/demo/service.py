@@ -1,4 +1,4 @@
-"""A service: the third kind of work. The hub keeps it up and passes calls on to it, wherever it runs."""
+"""A service: the third kind of work. The hub keeps the service up and passes calls on to it on any machine."""
 
 from examples.demo.board import Row
 from examples.demo.expectations import Expectation
