@@ -187,7 +187,9 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def an_attempt_has_one_outcome(self) -> None:
-        assert all(len(states) == 1 for attempt, states in self.told.items() if attempt in self.launched)
+        """Until it is acknowledged: a worker that is asked to cancel what it has forgotten answers that it is gone."""
+        kept = self.launched - self.acknowledged
+        assert all(len(states) == 1 for attempt, states in self.told.items() if attempt in kept)
 
     @invariant()
     def slots_are_what_runs(self) -> None:
