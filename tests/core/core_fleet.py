@@ -149,6 +149,7 @@ class CoreFleet:
         boot_id: str = "boot",
         slots: int | None = None,
         ahead: int = 0,
+        is_plain: bool = False,
     ) -> list[Effect]:
         known = self.fleet.workers.get(name)
         offer = offer or (known.capabilities if known else Capabilities())
@@ -159,6 +160,7 @@ class CoreFleet:
             active_tasks=list(holds),
             boot_id=boot_id,
             ahead=ahead,
+            is_plain=is_plain,
         )
         said = self.turn(event)
         if slots is not None:
@@ -174,7 +176,10 @@ class CoreFleet:
         return self.turn(WorkerBeat(worker_id=name, session=self.session(name), active_tasks=account, **more))
 
     def ask(self, name: str, slots: Slots | None = None) -> list[Effect]:
-        return self.turn(WorkerAsked(worker_id=name, session=self.session(name), slots=slots))
+        return self.turn(self.asking(name, slots))
+
+    def asking(self, name: str, slots: Slots | None = None) -> WorkerAsked:
+        return WorkerAsked(worker_id=name, session=self.session(name), slots=slots)
 
     def leave(self, name: str) -> list[Effect]:
         return self.turn(WorkerLeft(worker_id=name, session=self.session(name)))

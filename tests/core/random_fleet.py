@@ -14,7 +14,7 @@ from tests.core.following import Following
 from tests.core.portrait import difference, portrait
 from tests.core.pulling import Pulling
 
-from ostler.core.effects import Acknowledge, Answer, AssignTask, CancelTask, CloseSession, Effect
+from ostler.core.effects import Acknowledge, Answer, AssignTask, CancelTask, CloseSession, Effect, SayNoWork
 from ostler.core.events import (
     DrainRequested,
     Event,
@@ -80,6 +80,8 @@ class Machine:
         self.processes: dict[str, str] = {}
         self.results: dict[str, TaskEnded] = {}
         self.checkpoints: dict[str, str] = {}
+        self.assigned: set[str] = set()
+        """The attempts that it was sent."""
         self.inbox: list[Effect] = []
         self.outbox: list[Event] = []
 
@@ -163,6 +165,7 @@ class RandomFleet(Pulling, Following):
         batch, self.waiting = [*events, *self.waiting], []
         again = {event.job_id for event in batch if isinstance(event, RequeueRequested)}
         effects = self.core.turn(*batch)
+        self._look_at_answers(batch, effects)
         for effect in effects:
             if answered := self.asked.pop(getattr(effect, "ref", 0), None):
                 answered(effect)
@@ -246,6 +249,7 @@ class RandomFleet(Pulling, Following):
             capabilities=machine.offer,
             active_tasks=machine.account(),
             boot_id=str(machine.boots // 2),
+            is_plain=machine.plain,
         )
         machine.outbox += machine.results.values()
         self.turn(self._from(machine, event), self._beat(machine, 0))
@@ -393,6 +397,24 @@ class RandomFleet(Pulling, Following):
             assert not told, f"{part} differs after a restart:\n{told}"
 
     # What must hold
+
+    def _look_at_answers(self, batch: list[Event], effects: list[Effect]) -> None:
+        """Each question of a plain worker has one answer; without a question, one task at most is on its way."""
+        for machine in self.machines:
+            if not (machine.plain and machine.session):
+                continue
+            worker = self.core.fleet.workers[machine.name]
+            mine = [effect for effect in effects if getattr(effect, "session", 0) == machine.session]
+            questions = sum(isinstance(event, WorkerAsked) and event.session == worker.session for event in batch)
+            answers = sum(isinstance(effect, SayNoWork) for effect in mine)
+            assigned = {effect.attempt for effect in mine if isinstance(effect, AssignTask)}
+            new = assigned - machine.assigned
+            machine.assigned |= assigned
+            if questions:
+                assert answers + len(new) == questions, f"{machine.name} asked {questions} times and got {mine}"
+            else:
+                assert not answers, f"{machine.name} was answered without a question: {mine}"
+                assert len(new) <= 1, f"{machine.name} was sent several tasks at once: {mine}"
 
     def _look(self, requeued: set[str]) -> None:
         core = self.core

@@ -108,6 +108,8 @@ def test_a_worker_that_asks_gets_work_or_the_word_that_there_is_none() -> None:
     core.drain("box")
     core.submit("job")
     core.drain("box", False)
+    assert core.where("job") == ""
+    core.ask("box")
     assert core.assigned() == ["job"]
     core.ask("box")
     assert core.of(SayNoWork) and not core.of(AssignTask)

@@ -247,7 +247,7 @@ def test_a_job_that_one_worker_alone_could_take_says_so() -> None:
     worker: Worker = core.worker("large", cores=64)
     job = core.submit(min_cpu_cores=32)
     [row] = core.ledger.attempts_of(job)
-    assert row.why == f"{worker.id} scored best (no other could take it)"
+    assert row.why == f"{worker.id} scored best (no other open worker had capacity for it then)"
 
 
 def test_only_a_hub_that_chooses_among_many_machines_loads_numpy() -> None:

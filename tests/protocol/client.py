@@ -75,6 +75,8 @@ class Worker:
         self.capabilities = capabilities
         self.slots = {"batch_total": slots, "batch_in_use": 0, "service_total": 0, "service_in_use": 0}
         self.holding: list[Assignment] = []
+        self.protocol: dict[str, Any] = {"batch": True}
+        """The extensions that it announces; a worker of version 1 has none."""
         self.batch = False
         self.largest_frame = 0
         """The most messages that came in one frame."""
@@ -200,7 +202,10 @@ class Worker:
 
     async def register(self, active: Any = (), **more: Any) -> dict[str, Any]:
         lines = [one.line() if isinstance(one, Assignment) else one for one in active]
-        await self.send("register", id=self.name, capabilities=self.capabilities, active_tasks=lines, **more)
+        protocol = more.pop("protocol", self.protocol)
+        self.batch = bool(protocol.get("batch"))
+        fields = {"id": self.name, "capabilities": self.capabilities, "active_tasks": lines, "protocol": protocol}
+        await self.send("register", **(fields | more))
         return await self.expect("ack", of="register")
 
     async def beat(self, active: Any = None, **more: Any) -> dict[str, Any]:

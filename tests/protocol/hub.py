@@ -122,18 +122,19 @@ class RunningHub:
 
     # Workers
 
-    def stranger(self, name: str = "w", slots: int = 4, **capabilities: Any) -> Worker:
-        """A worker that has not connected yet."""
+    def stranger(self, name: str = "w", slots: int = 4, *, plain: bool = False, **capabilities: Any) -> Worker:
+        """A worker that has not connected yet. A plain one announces no extensions."""
         offer: dict[str, Any] = {"cpu_count": 16, "memory_gb": 64, "hostname": name}
         if capabilities.get("gpu_count") and "gpu_backend" not in capabilities:
             offer |= {"gpu_backend": "nvidia", "gpu_type": "A100"}
         worker = Worker(self.url, self.join_token, name, offer | capabilities, slots)
+        worker.protocol = {} if plain else worker.protocol
         self.workers.append(worker)
         return worker
 
-    async def worker(self, name: str = "w", slots: int = 4, **capabilities: Any) -> Worker:
+    async def worker(self, name: str = "w", slots: int = 4, *, plain: bool = False, **capabilities: Any) -> Worker:
         """A worker that has registered and announced its slots."""
-        worker = self.stranger(name, slots, **capabilities)
+        worker = self.stranger(name, slots, plain=plain, **capabilities)
         await self.join(worker)
         return worker
 

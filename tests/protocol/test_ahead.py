@@ -17,7 +17,7 @@ async def short_ones(api: Api, worker: Worker) -> None:
 
 @pytest.fixture
 async def plain(hub: RunningHub, api: Api) -> Worker:
-    worker = await hub.worker("plain", slots=1)
+    worker = await hub.worker("plain", slots=1, plain=True)
     await short_ones(api, worker)
     return worker
 

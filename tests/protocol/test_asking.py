@@ -18,13 +18,58 @@ async def test_nothing_is_pushed_before_a_worker_has_announced_its_slots(hub: Ru
     await worker.take(job)
 
 
-async def test_slots_are_announced_by_asking_too(hub: RunningHub, api: Api) -> None:
-    job = await api.submit()
-    worker = hub.stranger()
+async def test_slots_of_a_question_license_one_answer_and_no_push(hub: RunningHub, api: Api) -> None:
+    for plain in (True, False):
+        worker = hub.stranger(plain=plain)
+        await worker.connect()
+        await worker.register()
+        job = await api.submit()
+        await worker.ask()
+        await worker.end(await worker.take(job))
+        job = await api.submit()
+        await worker.quiet()
+        await worker.ask()
+        await worker.end(await worker.take(job))
+        await worker.leave()
+
+
+async def test_a_plain_worker_gets_one_job_for_each_question(hub: RunningHub, api: Api) -> None:
+    worker = hub.stranger(plain=True)
     await worker.connect()
     await worker.register()
+    first, second = await api.submit(), await api.submit()
     await worker.ask()
-    await worker.take(job)
+    task = await worker.assigned(first)
+    await worker.quiet()
+    await worker.accept(task)
+    await worker.ask()
+    await worker.take(second)
+    await worker.ask()
+    await worker.expect("no_work")
+
+
+async def test_a_plain_worker_is_pushed_the_next_job_after_it_has_accepted_the_last(hub: RunningHub, api: Api) -> None:
+    worker = await hub.worker(plain=True)
+    first, second = await api.submit(), await api.submit()
+    task = await worker.assigned(first)
+    await worker.quiet()
+    await worker.send("job_accepted", task_id=task.task_id, attempt=task.attempt)
+    await worker.take(second)
+
+
+async def test_the_tier_test_of_the_original(hub: RunningHub, api: Api) -> None:
+    """Neither sends a heartbeat. The GPU worker asks first, and leaves the CPU job to the CPU worker."""
+    gpu = hub.stranger("gpu-worker", plain=True, gpu_count=4, vram_gb=96)
+    cpu = hub.stranger("cpu-worker", plain=True, cpu_count=8)
+    for worker in (gpu, cpu):
+        await worker.connect()
+        await worker.register()
+    train = await api.submit(gpu_count=2, job_tier="training")
+    data = await api.submit(job_tier="data_processing")
+    await gpu.ask()
+    await cpu.ask()
+    await gpu.take(train)
+    await cpu.take(data)
 
 
 async def test_slots_have_to_be_announced_anew_on_every_connection(hub: RunningHub, api: Api) -> None:
@@ -73,7 +118,7 @@ async def test_every_question_gets_its_own_answer(hub: RunningHub) -> None:
     await worker.expect("no_work")
 
 
-async def test_a_worker_that_only_ever_asks_is_served_like_one_that_never_does(hub: RunningHub, api: Api) -> None:
+async def test_a_worker_that_only_ever_asks_is_served_beside_one_that_never_does(hub: RunningHub, api: Api) -> None:
     asking = hub.stranger("asking", slots=1)
     await asking.connect()
     await asking.register()
@@ -81,12 +126,11 @@ async def test_a_worker_that_only_ever_asks_is_served_like_one_that_never_does(h
     await asking.expect("no_work")
     silent = await hub.worker("silent", slots=1)
     first, second = await api.submit(), await api.submit()
-    await asking.end(await asking.take(first))
-    await silent.end(await silent.take(second))
-    # Its slot was given back with the result: what comes next comes to it as to the other, whoever asks.
-    third, fourth = await api.submit(), await api.submit()
+    await silent.end(await silent.take(first))
+    await silent.take(second)
+    third = await api.submit()
+    await asking.ask()
     await asking.take(third)
-    await silent.take(fourth)
     await asking.ask()
     await asking.expect("no_work")
 
@@ -240,9 +284,11 @@ async def test_a_bad_message_in_a_batch_does_not_silence_those_around_it(hub: Ru
 
 
 async def test_every_frame_is_one_message_for_a_worker_that_did_not_ask_for_batches(hub: RunningHub, api: Api) -> None:
-    worker = await hub.worker(slots=8)
+    worker = await hub.worker(slots=8, plain=True)
     job = await api.submit(array=8)
-    await worker.take_all(*(f"{job}.{index}" for index in range(8)))
+    for index in range(8):
+        task = await worker.assigned(f"{job}.{index}")
+        await worker.send("job_accepted", task_id=task.task_id, attempt=task.attempt)
     assert worker.largest_frame == 1
 
 

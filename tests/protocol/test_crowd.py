@@ -51,7 +51,7 @@ class Raw:
     async def open(self, name: str) -> None:
         await self.write(self.upgrade)
         assert (await self.read()).startswith(b"HTTP/1.1 101")
-        await self.say("register", id=name, capabilities={"cpu_count": 1})
+        await self.say("register", id=name, capabilities={"cpu_count": 1}, protocol={"batch": True})
         assert b'"of":"register"' in await self.read()
 
     async def write(self, data: bytes) -> None:

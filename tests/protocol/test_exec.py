@@ -28,9 +28,8 @@ async def test_whoever_says_nonsense_first_is_told_and_no_worker_hears_of_it(
 ) -> None:
     worker = hub.stranger("new")
     await worker.connect()
-    await worker.register(protocol={"beside": True})
-    await worker.ask()
-    await worker.expect("no_work")
+    await worker.register(protocol={"batch": True, "beside": True})
+    await worker.beat()
     job = await api.submit(command=["sleep", "9"])
     await worker.take(job)
     async with api.session.ws_connect(f"{api.url}/v1/jobs/{job}/exec") as socket:

@@ -17,15 +17,16 @@ from ostler.worker.orders import Order
 from ostler.worker.state import AHEAD
 
 
-async def test_the_first_message_is_a_registration_and_the_next_asks_for_work(hub: ScriptedHub, tmp_path: Path) -> None:
+async def test_a_worker_registers_announces_its_slots_and_asks_for_work(hub: ScriptedHub, tmp_path: Path) -> None:
     async with running_worker(hub.url, tmp_path / "w1"):
         await hub.next("ready_for_work")
-    (first, register), (second, ready) = hub.messages[:2]
-    assert (first, second) == ("register", "ready_for_work")
+    (first, register), (second, beat), (third, ready) = hub.messages[:3]
+    assert (first, second, third) == ("register", "heartbeat", "ready_for_work")
     assert (register["id"], register["boot_id"]) == ("w1", "boot")
     assert register["protocol"] == {"batch": True, "ahead": AHEAD, "beside": True, "hints": True, "lines": True}
     assert register["capabilities"]["cpu_count"] == 4
     assert ready["slots"] == {"batch_total": 4, "batch_in_use": 0, "service_total": 1, "service_in_use": 0}
+    assert beat["slots"] == ready["slots"]
     assert hub.authorizations == [f"Bearer {TOKEN}"]
 
 

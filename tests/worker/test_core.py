@@ -214,17 +214,19 @@ def test_a_result_does_not_wait_for_ever_for_a_log_that_cannot_be_brought() -> N
     assert sent(effects)[0].state == "succeeded"
 
 
-def test_a_registration_comes_first_then_kept_results_then_the_wish_for_work() -> None:
+def test_a_registration_comes_first_then_kept_results_a_heartbeat_and_a_question() -> None:
     state = worker()
     do(state, Assigned(order("a1")), ended("a1"), OutcomeCollected(attempt="a1"))
     do(state, Assigned(order("a2")), ConnectionLost())
-    register, result, ready = sent(do(state, Connected()))
+    register, result, beat, ready = sent(do(state, Connected()))
     assert isinstance(register, Register)
     assert (register.id, register.boot_id, register.protocol.batch) == ("w", "b", True)
     assert [(task.attempt, task.state) for task in register.active_tasks] == [("a2", "running"), ("a1", "succeeded")]
     assert register.active_tasks[0].started_at == "2023-11-14T22:13:20Z"
     assert isinstance(result, JobResult)
+    assert isinstance(beat, Heartbeat)
     assert isinstance(ready, ReadyForWork)
+    assert beat.slots == ready.slots
     assert ready.slots is not None
     assert ready.slots.batch_in_use == 1
 

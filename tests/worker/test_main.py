@@ -116,6 +116,7 @@ async def test_sigterm_of_an_idle_worker_ends_it_and_its_supervisor(hub: Scripte
     assert code == 0, errors
     assert "Traceback" not in errors
     await eventually(lambda: not is_alive(supervisor))
+    await hub.next("heartbeat")  # of the connection
     assert (await hub.next("heartbeat"))["draining"]
 
 
@@ -158,6 +159,7 @@ async def test_a_second_signal_stops_tasks_now(hub: ScriptedHub, programs: Progr
     await hub.assign("a1", "sleep", "600")
     await hub.next("job_accepted")
     process.send_signal(signal.SIGTERM)
+    await hub.next("heartbeat")  # of the connection
     assert (await hub.next("heartbeat"))["draining"]
     process.send_signal(signal.SIGTERM)
     result = await hub.next("job_result")

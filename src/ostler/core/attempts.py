@@ -31,6 +31,7 @@ CALLED_BACK: Final = "called back"
 def begin(fleet: Fleet, job: Job, worker: Worker, grant: Grant, why: str, now: float) -> Attempt:
     """Authorise the job's first waiting task to run there: reserved from now on, confirmed by the worker's
     acceptance."""
+    worker.count_answer()
     attempt = _authorise(fleet, job, worker, job.shape.holding(grant), why, now)
     unbind(fleet, job.id)
     fleet.room_makers.pop(job.id, None)
@@ -218,7 +219,7 @@ def in_line(fleet: Fleet, attempt: Attempt, waits_for: str, now: float) -> None:
 
 def start_clock(fleet: Fleet, attempt: Attempt, task: Task, now: float, *, watched: bool = True) -> None:
     """From here on it counts as started, and what it runs is spent."""
-    attempt.accepted = True
+    seen(fleet, attempt)
     attempt.started, attempt.charged_s = now, START_QUANTUM_S
     attempt.started_at = fleet.wall(now)
     if task.started_at is None:
@@ -249,10 +250,13 @@ def may_be_on_its_way(attempt: Attempt) -> bool:
 
 
 def seen(fleet: Fleet, attempt: Attempt) -> None:
-    """Its worker has it, whether it should or not."""
+    """Its worker has it, whether it should or not. A plain worker may be sent the next."""
     if not attempt.accepted:
         attempt.accepted = True
         fleet.touch_attempt(attempt)
+        worker = fleet.workers[attempt.worker_id]
+        if worker.is_plain:
+            fleet.index.room_changed(worker)
 
 
 def cancel_message(fleet: Fleet, attempt: Attempt) -> list[Effect]:

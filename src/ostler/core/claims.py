@@ -51,7 +51,7 @@ def _heard(fleet: Fleet, worker: Worker | None, event: ClaimRequested, now: floa
     if worker is None:
         worker = workers.add(fleet, event.worker_id, event.capabilities, now, event.capability)
     worker.claims = event.capability
-    worker.says(None, worker.in_use)
+    worker.forget_reports()
     worker.leaving = False
     workers.heard(fleet, worker, now)
     workers.set_offer(fleet, worker, _with_total(worker, event.capabilities))

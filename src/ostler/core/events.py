@@ -95,6 +95,8 @@ class WorkerRegistered(msgspec.Struct, kw_only=True):
     boot_id: str = ""
     ahead: int = 0
     """How many assignments it takes beyond its room."""
+    is_plain: bool = False
+    """It speaks version 1 of the protocol, without extensions."""
     address: str = ""
     """Where its connection came from: how the other members of a gang reach it."""
 

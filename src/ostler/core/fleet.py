@@ -100,8 +100,8 @@ class Fleet:
         """What it was, of those: what has ended, or has nothing left that holds room."""
         self.moved_up: dict[str, Attempt] = {}
         """Those of which the one before them has ended in this batch."""
-        self.asking: dict[str, int] = {}
-        """How often each worker asked for work in this batch."""
+        self.asking: dict[str, None] = {}
+        """The workers whose questions for work wait for their answers."""
         self.job_seq = 0
         self.feed_seq = 0
         self.epoch = 0.0
@@ -336,10 +336,8 @@ class Fleet:
         if attempt.held is NOTHING:
             return
         worker.room.give(attempt.held)
-        pool = attempt.held.pool
-        has_process = attempt.phase != "bound"
-        if has_process and attempt.assigned <= worker.slots_at and worker.in_use.get(pool, 0) > 0:
-            worker.in_use[pool] -= 1
+        if attempt.phase != "bound":
+            worker.count_end(attempt)
         self.index.room_changed(worker)
 
     def set_counted(self, attempt: Attempt, counted: bool) -> None:

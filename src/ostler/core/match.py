@@ -181,6 +181,10 @@ def _not_usable(offer: Offer) -> str:
 def _slots_text(pool: str, worker: "Worker") -> str:
     if worker.slots is None:
         return f"{worker.id} has not announced its slots yet"
+    if worker.slots_left(pool) > 0 and worker.awaits_acceptance():
+        return f"{worker.id} takes one task at a time and has not accepted the last one yet"
+    if worker.slots_left(pool) > 0:
+        return f"{worker.id} gets work when it asks: it has not announced its slots in a heartbeat"
     return f"needs a {pool} slot; {worker.id} has 0 free of {worker.slots.total(pool)}"
 
 

@@ -12,7 +12,6 @@ from ostler.core.room import Room
 from ostler.core.timers import CONTACT, GRACE
 from ostler.domain import states
 from ostler.domain.errors import NotFound
-from ostler.domain.resources import POOLS
 from ostler.domain.worker import Capabilities, Slots
 
 SILENCE_S: Final = 30.0
@@ -44,8 +43,9 @@ def registered(fleet: Fleet, event: WorkerRegistered, now: float) -> list[Effect
     worker.boot_id = event.boot_id
     worker.address = event.address
     worker.ahead = min(event.ahead, AHEAD_MOST)
+    worker.is_plain = event.is_plain
     worker.leaving = False
-    worker.says(None, {})
+    worker.forget_reports()
     worker.registered_at = fleet.wall(now)
     heard(fleet, worker, now)
     if not worker.watched:
@@ -78,7 +78,7 @@ def beat(fleet: Fleet, worker: Worker, event: WorkerBeat, now: float) -> list[Ef
         fleet.announce(now, "worker", worker.id, state="draining", reason="the worker is shutting down")
         fleet.index.room_changed(worker)
     if event.slots is not None:
-        _set_slots(fleet, worker, event.slots, now)
+        _take_slots(fleet, worker, event.slots, now)
     ack = Acknowledge(worker_id=worker.id, session=worker.session, of="heartbeat", sent_at=event.sent_at)
     if event.active_tasks is None:
         return [ack]
@@ -87,9 +87,10 @@ def beat(fleet: Fleet, worker: Worker, event: WorkerBeat, now: float) -> list[Ef
 
 def asked(fleet: Fleet, worker: Worker, event: WorkerAsked, now: float) -> list[Effect]:
     """The answer comes with the next placements: work, or the word that there is none."""
-    if event.slots is not None:
-        _set_slots(fleet, worker, event.slots, now)
-    fleet.asking[worker.id] = fleet.asking.get(worker.id, 0) + 1
+    worker.ask(event.slots, now)
+    fleet.asking[worker.id] = None
+    fleet.look_ahead[worker.id] = None
+    fleet.index.room_changed(worker)
     return []
 
 
@@ -103,6 +104,7 @@ def left(fleet: Fleet, event: WorkerLeft, now: float) -> list[Effect]:
 def go_offline(fleet: Fleet, worker: Worker, reason: str, now: float) -> None:
     """Its tasks are orphans now. Their room stays taken, each until its own grace has run out."""
     worker.session = 0
+    worker.questions = 0
     fleet.asking.pop(worker.id, None)
     drop_worker(fleet, worker.id)
     fleet.index.room_changed(worker)
@@ -151,11 +153,11 @@ def set_offer(fleet: Fleet, worker: Worker, capabilities: Capabilities) -> None:
         fleet.index.room_changed(worker)
 
 
-def _set_slots(fleet: Fleet, worker: Worker, slots: Slots, now: float) -> None:
-    in_use = {pool: slots.in_use(pool) for pool in POOLS}
-    is_news = (worker.slots, worker.in_use) != (slots, in_use)
-    worker.says(slots, in_use)
-    worker.slots_at = now
-    if is_news:  # a heartbeat that says nothing new costs nobody a look
+def _take_slots(fleet: Fleet, worker: Worker, slots: Slots, now: float) -> None:
+    """Of a heartbeat: from now on tasks may be pushed into these."""
+    before = (worker.has_beaten, worker.slots, worker.in_use)
+    worker.reports(slots, now)
+    worker.has_beaten, worker.announced = True, None
+    if before != (True, worker.slots, worker.in_use):  # a heartbeat without news costs nobody a look
         fleet.look_ahead[worker.id] = None
         fleet.index.room_changed(worker)

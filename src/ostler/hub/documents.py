@@ -165,7 +165,7 @@ def worker_status(worker: Worker, now: float) -> str:
         return "ready" if now - worker.last_contact < CLAIMS_WITHIN_S else "offline"
     if not worker.connected:
         return "offline"
-    busy = worker.slots is not None and worker.free_slots("batch") < 1 and worker.slots.batch_total > 0
+    busy = worker.slots is not None and worker.slots_left("batch") < 1 and worker.slots.batch_total > 0
     return "busy" if busy else "ready"
 
 

@@ -157,6 +157,7 @@ class Sessions:
                 active_tasks=message.active_tasks,
                 boot_id=message.boot_id,
                 ahead=message.protocol.ahead,
+                is_plain=message.protocol.is_plain,
                 address=message.capabilities.address or session.address,
             )
         )

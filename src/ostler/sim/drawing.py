@@ -116,7 +116,14 @@ def _machines(rng: random.Random, traits: Traits, size: Size) -> Iterator[Planne
     for number in range(count if size.machines is None else size.machines):
         offer, slots = random_offer(rng, traits.gpus)
         ahead = traits.ahead if number % 3 != 2 else 0
-        yield PlannedMachine(name=f"w{number}", offer=offer, slots=slots, ahead=ahead, real=number % 2 == 1)
+        yield PlannedMachine(
+            name=f"w{number}",
+            offer=offer,
+            slots=slots,
+            ahead=ahead,
+            real=number % 2 == 1,
+            plain=number % 4 == 2 and not ahead,
+        )
     pullers = rng.randint(1, 4) if size.pullers is None else size.pullers
     for number in range(pullers if traits.claims else 0):
         offer, _ = random_offer(rng, traits.gpus and rng.random() < 0.5)

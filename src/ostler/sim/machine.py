@@ -35,13 +35,16 @@ class Machine:
 
     stubborn = False
 
-    def __init__(self, world: "World", name: str, capabilities: Capabilities, slots: int, ahead: int = 0) -> None:
+    def __init__(
+        self, world: "World", name: str, capabilities: Capabilities, slots: int, ahead: int = 0, is_plain: bool = False
+    ) -> None:
         self.world = world
         self.name = name
         self.capabilities = capabilities
         self.slots = slots
         self.ahead = ahead
         """How many assignments it takes beyond its room."""
+        self.is_plain = is_plain
         self.waiting: dict[str, AssignTask] = {}
         """Those of them that have not begun."""
         self.processes: dict[str, Process] = {}
@@ -67,6 +70,7 @@ class Machine:
                 active_tasks=self._account(),
                 boot_id=f"{self.name}-{self.boots}",
                 ahead=self.ahead,
+                is_plain=self.is_plain,
             )
         )
         for result in list(self.results.values()):

@@ -72,6 +72,8 @@ class PlannedMachine(msgspec.Struct, omit_defaults=True):
     """Of a real one: somebody else's queue, in words, through which its tasks go before they begin."""
     claims: bool = False
     """It holds no connection."""
+    plain: bool = False
+    """It speaks version 1 of the protocol, without extensions."""
     beat_s: float = 30.0
     """Of one that only claims: how often it says that it lives."""
     stubborn: bool = False

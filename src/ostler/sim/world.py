@@ -112,7 +112,7 @@ class World:
     def _machine(self, one: PlannedMachine) -> Machine:
         if one.real:
             return Agent(self, one.name, one.offer, one.slots, one.ahead, one.queue)
-        return Machine(self, one.name, one.offer, one.slots, one.ahead)
+        return Machine(self, one.name, one.offer, one.slots, one.ahead, one.plain)
 
     # Time
 

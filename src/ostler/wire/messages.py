@@ -39,6 +39,11 @@ class Protocol(msgspec.Struct, kw_only=True, omit_defaults=True):
     lines: bool = False
     """It takes a `line` in an assignment, and `attempts` in an acknowledgement."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the peer speaks version 1: it gets one task at a time, in the types that the original knows."""
+        return not (self.batch or self.ahead)
+
 
 class Register(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: Id

@@ -167,9 +167,8 @@ def _connected(state: State, now: float) -> list[Effect]:
     for kept in state.results.values():
         kept.fresh = True
         effects.append(Send(kept.result))
-    if state.draining:
-        effects += _say_hello(state, now)
-    else:
+    effects += _say_hello(state, now)  # the hub pushes nothing before a heartbeat has announced the slots
+    if not state.draining:
         effects.append(Send(ReadyForWork(worker_id=state.worker_id, slots=state.slots(), reason="registered")))
     for ending in state.endings.values():
         if not ending.collecting and not ending.collected:

@@ -324,6 +324,7 @@ def _register_again(fleet: Fleet, worker: Worker, now: float) -> None:
         capabilities=worker.capabilities,
         active_tasks=account,
         boot_id=worker.boot_id,
+        is_plain=worker.is_plain,
     )
     step(fleet, registered, now)
     step(fleet, WorkerBeat(worker_id=worker.id, session=session, slots=slots), now)
@@ -338,10 +339,10 @@ def _slots(seen: _Seen) -> Iterator[Candidate]:
     if seen.request.nodes > 1:
         return
     for worker in [one[0] for one in _by_state(seen, seen.only("slots"), 1)]:
-        if worker.slots is None:
+        if worker.slots is None or worker.slots_left(pool) > 0:
             continue
         total = worker.slots.total(pool)
-        enough = total + 1 - worker.free_slots(pool)
+        enough = total + 1 - worker.slots_left(pool)
         words = f"give {worker.id} {count(enough, f'{pool} slot')} instead of {total}"
 
         def more(worker: Worker = worker, enough: int = enough) -> None:

@@ -105,10 +105,17 @@ class Ahead:
         fleet.kinds.learns = False
         self._take_back_those_ahead()
         for worker in fleet.workers.values():
+            self._serve_at_once(worker)
             for attempt in worker.attempts.values():
                 self._foresee_end(worker, attempt)
         heapify(self._due)
         self._pass([])
+
+    def _serve_at_once(self, worker: Worker) -> None:
+        """Round trips take no time here: a worker that asks has asked, and accepts what it is sent."""
+        if worker.connected and worker.slots is not None and (worker.is_plain or not worker.has_beaten):
+            worker.is_plain, worker.has_beaten = False, True
+            self.fleet.index.room_changed(worker)
 
     def _take_back_those_ahead(self) -> None:
         """Round trips take no time here, so nobody need be sent ahead: those that were wait for the same room."""

@@ -52,7 +52,7 @@ def _openings(fleet: Fleet, job: Job, request: Request, now: float) -> Iterator[
         for held in worker.attempts.values():
             room.take(held.held)
             left.append((_ends_in(fleet, held, now), held))
-        slots, at, gone = worker.free_slots(request.pool), held_until, []
+        slots, at, gone = worker.slots_left(request.pool), held_until, []
         for ends_in, held in sorted(left, key=lambda one: (one[0], one[1].id)):
             if slots > 0 and not unmet_room(request, worker.id, room):
                 break
@@ -74,7 +74,7 @@ def _needed(request: Request, worker: Worker, gone: list[Attempt]) -> list[Attem
 
 
 def _room_without(request: Request, worker: Worker, gone: list[Attempt]) -> bool:
-    room, slots = Room(worker.offer), worker.free_slots(request.pool)
+    room, slots = Room(worker.offer), worker.slots_left(request.pool)
     for held in worker.attempts.values():
         if held in gone:
             slots += held.held.pool == request.pool

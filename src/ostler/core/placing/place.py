@@ -25,16 +25,18 @@ def settle(fleet: Fleet, now: float) -> list[Effect]:
     resolve(fleet, now)
     backfill.keep(fleet, now)
     effects = _place_heirs(fleet, now)
+    is_complete = False
     for _ in range(PLACEMENTS_PER_PASS):
         job = backfill.next_in_order(fleet, now)
         if job is None:
             backfill.pass_over(fleet)
+            is_complete = True
             break
         effects += _place(fleet, job, 0, now)
     effects += make_room(fleet, now) + ahead.look(fleet, now) + _hints(fleet)
     if fleet.moved_up:
         watch_moved_up(fleet, now)
-    return effects + answers(fleet, effects)
+    return effects + answers(fleet, effects) if is_complete else effects
 
 
 def _place(fleet: Fleet, job: Job, kept_on: int, now: float) -> list[Effect]:
@@ -113,11 +115,14 @@ def answers(fleet: Fleet, placed: list[Effect]) -> list[Effect]:
         return []
     served = Counter(effect.worker_id for effect in placed if isinstance(effect, AssignTask))
     asking, fleet.asking = fleet.asking, {}
-    return [
-        SayNoWork(worker_id=worker_id, session=fleet.workers[worker_id].session)
-        for worker_id, questions in asking.items()
-        for _ in range(questions - served[worker_id])
-    ]
+    effects: list[Effect] = []
+    for worker in map(fleet.workers.__getitem__, asking):
+        # Of a plain worker's questions, those that an assignment has answered are counted off already.
+        unanswered = worker.questions if worker.is_plain else worker.questions - served[worker.id]
+        effects += [SayNoWork(worker_id=worker.id, session=worker.session)] * unanswered
+        worker.end_questions()
+        fleet.index.room_changed(worker)
+    return effects
 
 
 def settled(fleet: Fleet) -> bool:

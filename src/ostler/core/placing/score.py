@@ -27,10 +27,10 @@ class Score:
     def __init__(self, parts: dict[str, float], alone: bool = False) -> None:
         self.parts = parts
         self.alone = alone
-        """There was nothing to choose."""
+        """No other worker was open to it at that moment."""
 
     def words(self) -> str:
-        told = ["no other could take it"] if self.alone else []
+        told = ["no other open worker had capacity for it then"] if self.alone else []
         told += [f"{name} {value:+.2f}" for name, value in self.parts.items() if value]
         return ", ".join(told) or "nothing told it apart"
 
