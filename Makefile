@@ -24,7 +24,7 @@ PAGES := src/ostler/dashboard/static/index.html
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup demo test test-all check format docs wheel dashboard reference new-user systemd engine ray typescript schemathesis bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-dashboard bench-foresight pictures compiled wheel-compiled test-compiled sim planted crash chaos lock audit-deps clean distclean
+.PHONY: help help-all setup demo test test-all check format docs wheel dashboard reference new-user systemd engine ray originals go typescript schemathesis bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-dashboard bench-foresight pictures compiled wheel-compiled test-compiled sim planted crash chaos lock audit-deps clean distclean
 
 # A target with `## ` is listed by `make help`, one with `#: ` by `make help-all`.
 help: #: list the targets that people use
@@ -108,6 +108,12 @@ engine: $(STAMP) #: the gateway before a real engine: llama.cpp, compiled once i
 ray: $(STAMP) #: the bridge before a real Ray of two nodes: jobs, gangs, maps, and what is killed meanwhile (eight minutes)
 	@test -x $(RAY)/bin/ray || scripts/environment.sh $(RAY) tests/bridge/requirements.txt "$(PYTHON)"
 	@OSTLER_TEST_RAY=$(CURDIR)/$(RAY)/bin/python $(BIN)/pytest tests/bridge/test_ray.py $(ARGS)
+
+originals: $(STAMP) #: the worked cases of the scheduler's page with workers of the original make, fifty times each (a minute)
+	@OSTLER_TEST_ROUNDS=50 $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/originals/test_worked_cases.py $(ARGS)
+
+go: $(STAMP) #: a worker written in Go at a real hub (needs golang and golang-github-gorilla-websocket-dev of Debian)
+	@OSTLER_TEST_GO=1 $(BIN)/pytest tests/originals/test_go_program.py $(ARGS)
 
 typescript: $(STAMP) #: a client in TypeScript, made from the hub's description and run against it (half a minute, Node 18, npm)
 	@OSTLER_TEST_TYPESCRIPT=1 $(BIN)/pytest tests/languages $(ARGS)

@@ -366,7 +366,7 @@ def new_job(job_id: str, **spec: Any) -> NewJob:
         terms=wanted.terms(),
         size=wanted.size(),
         depends_on=wanted.depends_on,
-        snapshot=wanted.snapshot_id,
+        snapshot=wanted.snapshot(),
         kind=kind_of(wanted),
     )
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 
-from ostler.core.fleet import Attempt, Fleet, Job, Task
+from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
 from ostler.core.queueing.queue import band_key
 from ostler.core.ranges import Ranges, with_index
 from ostler.domain import states
-from ostler.domain.resources import Request
+from ostler.domain.resources import Offer, Request
 
 PLACED = (states.ASSIGNED, states.RUNNING)
 ALMOST_S = 0.001
@@ -38,13 +38,17 @@ def portrait(fleet: Fleet, now: float) -> dict[str, Any]:
         "queue": queue,
         "held": {attempt.id: _held(attempt) for attempt in fleet.held.values() if attempt.task is not None},
         "workers": {
-            worker.id: (worker.offer.at_best(), worker.draining, worker.only_claims)
-            for worker in fleet.workers.values()
+            worker.id: (_offer(worker), worker.draining, worker.only_claims) for worker in fleet.workers.values()
         },
         "hosts": fleet.hosts,
         "holdings": fleet.running_of,
         "numbers": fleet.job_seq,
     }
+
+
+def _offer(worker: Worker) -> Offer:
+    """Which version of the protocol it speaks belongs to its connection."""
+    return msgspec.structs.replace(worker.offer.at_best(), is_plain=False)
 
 
 def _job(job: Job, now: float) -> tuple[Any, ...]:

@@ -277,7 +277,7 @@ async def test_a_bad_message_in_a_batch_does_not_silence_those_around_it(hub: Ru
     await worker.connect()
     await worker.register(protocol={"batch": True})
     question = message("ready_for_work", worker_id=worker.name, slots=worker.honest_slots(), reason="idle")
-    await worker.send_together(question, message("job_result", task_id="t", state="splendid"), question)
+    await worker.send_together(question, message("job_result", task_id="t"), question)
     said = await worker.heard() + await worker.heard()
     assert sum(bool(one.get("error")) for one in said) == 1
     assert sum(one["type"] == "no_work" for one in said) in (0, 2)

@@ -11,6 +11,7 @@ from ostler.core import chain, checkpoints
 from ostler.core.effects import AssignTask, CancelTask, Effect
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
 from ostler.core.holding import NOTHING, Grant, Holding
+from ostler.core.learning.lessons import vram_of
 from ostler.core.queueing.bound import bind, unbind
 from ostler.core.queueing.usage import CHARGED_EVERY_S, START_QUANTUM_S, weight
 from ostler.core.timers import ACCEPTANCE, COOLDOWN, RUNTIME
@@ -147,6 +148,7 @@ def assignment(fleet: Fleet, attempt: Attempt) -> AssignTask:
     task = attempt.task
     assert task is not None
     job = task.job
+    is_learnt = bool(job.terms.auto or job.terms.grows)
     return AssignTask(
         worker_id=attempt.worker_id,
         session=fleet.workers[attempt.worker_id].session,
@@ -154,7 +156,9 @@ def assignment(fleet: Fleet, attempt: Attempt) -> AssignTask:
         task_id=task.id,
         attempt=attempt.id,
         devices=attempt.held.grant.devices,
-        whole=not attempt.held.grant.share_mib if job.terms.auto or job.terms.grows else None,
+        whole=not attempt.held.grant.share_mib if is_learnt else None,
+        vram_mib=vram_of(attempt, fleet.workers[attempt.worker_id]) if is_learnt else attempt.held.grant.share_mib,
+        memory_mib=attempt.held.memory_mib if job.terms.auto else 0,
         index=task.index if job.size and not job.is_gang else None,
         remaining_s=remaining_s(task),
         rank=task.index if job.is_gang else None,

@@ -74,7 +74,7 @@ def _need(truth: bool, broken: str) -> None:
 
 
 def _offer_is_what_it_says_under_its_policy(fleet: Fleet, worker: Worker) -> None:
-    truth = fleet.offer_of(worker.id, worker.capabilities, worker.claims)
+    truth = fleet.offer_of(worker.id, worker.capabilities, worker.claims, is_plain=worker.is_plain)
     _need(worker.offer == truth and worker.room.offer == truth, f"{worker.id}: its offer is not what it says it has")
 
 

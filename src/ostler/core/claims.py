@@ -50,7 +50,7 @@ def _heard(fleet: Fleet, worker: Worker | None, event: ClaimRequested, now: floa
     is_new = worker is None or not worker.only_claims
     if worker is None:
         worker = workers.add(fleet, event.worker_id, event.capabilities, now, event.capability)
-    worker.claims = event.capability
+    worker.claims, worker.is_plain = event.capability, False
     worker.forget_reports()
     worker.leaving = False
     workers.heard(fleet, worker, now)

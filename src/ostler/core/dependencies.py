@@ -86,6 +86,8 @@ def resolve(fleet: Fleet, now: float) -> None:
                 fleet.begin_wait(job, now)
                 fleet.line_up(job)
                 fleet.watch_wait(job)
+                if job.snapshot:
+                    fleet.hints.append(job)
 
 
 def hold_again(fleet: Fleet, job: Job, blocked_on: list[str]) -> None:

@@ -16,6 +16,9 @@ class AssignTask(msgspec.Struct, kw_only=True):
     devices: tuple[int, ...] = ()
     whole: bool | None = None
     """Whether the devices are its own, where that does not follow from its spec."""
+    vram_mib: int = 0
+    memory_mib: int = 0
+    """What is reserved for it, where that does not follow from its spec."""
     index: int | None = None
     remaining_s: float = 0.0
     rank: int | None = None
@@ -66,6 +69,7 @@ class HintSnapshot(msgspec.Struct, kw_only=True):
 
     worker_id: str
     session: int
+    job_id: str
     task_id: str
     snapshot: str
 

@@ -93,7 +93,7 @@ class Fleet:
         self.ended_now: list[Job] = []
         """Jobs that ended in this batch: others may wait for them."""
         self.hints: list[Job] = []
-        """Jobs with a snapshot that were submitted in this batch."""
+        """Jobs with a snapshot that began to wait for room in this batch."""
         self.leaving: dict[str, Job] = {}
         """Jobs of which something has ended in this batch."""
         self.over: list[Task] = []
@@ -399,11 +399,13 @@ class Fleet:
                 shapes ^= shape.bit
         return shapes
 
-    def offer_of(self, worker_id: str, capabilities: Capabilities, claims: bytes) -> Offer:
-        """What a worker says it has, under what the manifest says about its host."""
+    def offer_of(
+        self, worker_id: str, capabilities: Capabilities, claims: bytes = b"", *, is_plain: bool = False
+    ) -> Offer:
+        """What a worker announces, under the manifest's policy for its host."""
         offer = capabilities.offer()
-        if claims:
-            offer = msgspec.structs.replace(offer, claims=True)
+        if claims or is_plain:
+            offer = msgspec.structs.replace(offer, claims=bool(claims), is_plain=is_plain)
         policy = policy_of(self.hosts, worker_id, capabilities.hostname)
         return policy.applied_to(offer) if policy is not None else offer
 
@@ -414,7 +416,9 @@ class Fleet:
         ]
 
     def _under(self, worker: Worker, policy: HostPolicy | None) -> Worker:
-        offer = msgspec.structs.replace(worker.capabilities.offer(), claims=worker.only_claims)
+        offer = msgspec.structs.replace(
+            worker.capabilities.offer(), claims=worker.only_claims, is_plain=worker.is_plain
+        )
         return worker.offering(policy.applied_to(offer) if policy is not None else offer)
 
     def change_offer(self, worker: Worker, offer: Offer) -> None:

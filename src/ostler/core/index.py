@@ -109,13 +109,22 @@ def _static_part(request: Request) -> tuple[object, ...]:
     """All of a request that match.unmet_static looks at."""
     closed = request.cuda_first_s > 0
     hosts = (request.model, request.allowed_hosts, request.denied_hosts)
-    return (request.backend, request.gpu_type, request.labels, *hosts, closed, request.attended)
+    return (request.backend, request.gpu_type, request.labels, *hosts, closed, request.attended, request.extended)
 
 
 def _facts(offer: Offer) -> tuple[object, ...]:
     """All of an offer that match.unmet_static looks at."""
     lists = (offer.allow_jobs, offer.deny_jobs)
-    return (offer.backend, offer.has_cuda, offer.gpu_type, offer.labels, offer.hostname, *lists, offer.claims)
+    return (
+        offer.backend,
+        offer.has_cuda,
+        offer.gpu_type,
+        offer.labels,
+        offer.hostname,
+        *lists,
+        offer.claims,
+        offer.is_plain,
+    )
 
 
 class Indexed:

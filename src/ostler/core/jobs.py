@@ -134,7 +134,7 @@ def let_wait(fleet: Fleet, job: Job, depends_on: list[str], ended: Mapping[str, 
         fleet.touched.new_jobs[job.id].blocked_on = sorted(job.blocked_on or ())
     fleet.line_up(job)
     fleet.watch_wait(job)
-    if job.snapshot:
+    if job.snapshot and not job.blocked_on:
         fleet.hints.append(job)
 
 

@@ -82,6 +82,9 @@ def unmet_static(request: Request, name: str, offer: Offer) -> list[Reason]:
     if request.attended and offer.claims:
         what = f"needs a worker that holds a connection; {name} only claims plain commands"
         reasons.append(Reason("claim", what, True))
+    if request.extended and offer.is_plain:
+        what = f"is a model or a function; {name} speaks version 1 of the worker protocol, which knows neither"
+        reasons.append(Reason("protocol", what, True))
     if not request.accepts_type(offer.gpu_type):
         have = f"has {offer.gpu_type}" if offer.gpu_type else "has no GPU of a known type"
         wanted = request.gpu_type.replace("|", " or ")

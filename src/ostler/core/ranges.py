@@ -1,6 +1,6 @@
 """Sets of task indices as sorted half-open ranges: an array of a million tasks that wait is one pair of numbers."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 Ranges = tuple[tuple[int, int], ...]
 ONE: Ranges = ((0, 1),)
@@ -15,6 +15,11 @@ class RangeSet:
 
     def __contains__(self, index: int) -> bool:
         return any(low <= index < high for low, high in self._ranges)
+
+
+def indices(ranges: Ranges) -> Iterator[int]:
+    """All indices, lowest first."""
+    return (index for low, high in ranges for index in range(low, high))
 
 
 def merge(first: Ranges, second: Ranges) -> Ranges:

@@ -143,7 +143,7 @@ def drain(fleet: Fleet, event: DrainRequested, now: float) -> list[Effect]:
 def set_offer(fleet: Fleet, worker: Worker, capabilities: Capabilities) -> None:
     worker.capabilities = capabilities
     fleet.look_ahead[worker.id] = None
-    offer = fleet.offer_of(worker.id, capabilities, worker.claims)
+    offer = fleet.offer_of(worker.id, capabilities, worker.claims, is_plain=worker.is_plain)
     if offer != worker.offer:
         lasting = offer.at_best() != worker.offer.at_best()
         fleet.change_offer(worker, offer)

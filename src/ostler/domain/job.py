@@ -10,13 +10,15 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
-from ostler.domain import notices, secrets
+from ostler.domain import notices, nulls, secrets
 from ostler.domain.errors import BadInput, TooLarge, Unreadable
 from ostler.domain.labels import Constraint, parse_constraint
 from ostler.domain.quantities import AUTO, needed_mib, needed_milli
 from ostler.domain.resources import BACKENDS, POOLS, Request
 
 TYPES = ("batch", "service", "model")
+PLAIN_TYPES = ("batch", "service")
+"""Those that workers of protocol version 1 know."""
 """A service is kept up; a model is up for as long as the gateway wants it."""
 TIERS = ("fine_tuning", "training", "evaluation", "data_processing")
 TIER_RANK = {"fine_tuning": 0, "training": 0, "evaluation": 1, "data_processing": 2}
@@ -29,7 +31,7 @@ MAX_RUNTIME_HOURS = 168.0
 MAX_ARRAY = 1_000_000
 MAX_SPEC_BYTES = 256 * 1024
 ERRORS_TOLD = 20
-SNAPSHOT_ID = re.compile(r"[0-9a-f]{64}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
 CALL = "ostler.call"
 """The key in a spec's metadata under which a function's payload is found."""
 STOP_WITHIN = "ostler.stop_s"
@@ -98,6 +100,7 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     snapshot_sha: str = ""
     health_check: HealthCheck | None = None
     metadata: dict[str, Any] = {}
+    metadata_json: dict[str, Any] = {}
     priority: Annotated[int, msgspec.Meta(ge=-1_000_000, le=1_000_000)] = 0
     labels: list[str] = []
     prefer_labels: list[str] = []
@@ -122,6 +125,10 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     notify_on: list[str] = []
     """Of what: `end`, `failed`, `lost`, `preempted`; empty: of all."""
 
+    def snapshot(self) -> str:
+        """The blob that the working directory is made of; "": none. What is no hash is only a label."""
+        return next(filter(SHA256.fullmatch, (self.snapshot_sha, self.snapshot_id)), "")
+
     def request(self) -> Request:
         return Request(
             gpu_count=self.gpu_count or int(self.min_vram_gb == AUTO and not self.first_vram_gb),
@@ -141,6 +148,7 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
             prefers_cuda=self._prefers_cuda(),
             cuda_first_s=self._cuda_first_s(),
             attended=self._is_attended(),
+            extended=self.type not in PLAIN_TYPES or CALL in self.metadata,
         )
 
     def _prefers_cuda(self) -> bool:
@@ -152,7 +160,7 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
 
     def _is_attended(self) -> bool:
         """A machine that only claims gets a command and an environment, and nothing else."""
-        brings_more = self.snapshot_id or self.prolog or self.epilog or self.outputs or CALL in self.metadata
+        brings_more = self.snapshot() or self.prolog or self.epilog or self.outputs or CALL in self.metadata
         brings_more = brings_more or self.secrets
         return bool(self.type != "batch" or self.node_count > 1 or brings_more)
 
@@ -275,7 +283,7 @@ def decode_spec(data: bytes, where: str = "") -> JobSpec:
             f"the spec has {len(data)} bytes; a spec may have {MAX_SPEC_BYTES}. Put data into files, not into the spec"
         )
     try:
-        spec = _decode.decode(data)
+        spec = nulls.decode(_decode, data)
     except msgspec.ValidationError as error:
         raise _bad_fields(data, where, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -287,6 +295,8 @@ def decode_spec(data: bytes, where: str = "") -> JobSpec:
         # The encoder leaves out what *is* the default, so that one spec has one spelling.
         if getattr(spec, name) == (default := _PLAIN_DEFAULTS[name]):
             setattr(spec, name, default)
+    if spec.metadata_json:
+        spec.metadata, spec.metadata_json = {**spec.metadata, **spec.metadata_json}, {}
     return spec
 
 
@@ -309,6 +319,8 @@ def _problems(spec: JobSpec, given: tuple[str, ...]) -> list[tuple[str, str]]:
             found.append(("outputs", f"{path!r} is not a path inside the task's working directory"))
     if spec.secrets:
         found += secrets.problems(spec.secrets)
+    if twice := spec.metadata_json.keys() & spec.metadata.keys():
+        found.append(("metadata_json", f"has keys that metadata has too: {', '.join(sorted(twice))}"))
     if spec.notify or spec.notify_on:
         found += notices.problems(spec.notify, spec.notify_on)
     if spec.training is not None:
@@ -413,10 +425,11 @@ _RULES: tuple[Rule, ...] = (
         lambda spec: f"a {spec.type} has one task: neither array nor node_count",
     ),
     _rule(
-        "snapshot_id",
-        lambda spec: not spec.snapshot_id or SNAPSHOT_ID.fullmatch(spec.snapshot_id) is not None,
+        "snapshot_sha",
+        lambda spec: not spec.snapshot_sha or SHA256.fullmatch(spec.snapshot_sha) is not None,
         "must be a sha256: 64 hexadecimal digits",
     ),
+    _rule("snapshot_id", lambda spec: len(spec.snapshot_id) <= 256, "must have at most 256 characters"),
     _rule("on_lost_contact", lambda spec: spec.on_lost_contact in ("continue", "stop"), "must be 'continue' or 'stop'"),
     _rule("depends_on", lambda spec: not (spec.id and spec.id in spec.depends_on), "a job cannot wait for itself"),
 )
@@ -438,6 +451,7 @@ def _bad_fields(data: bytes, where: str, first: str) -> BadInput:
         fields = None  # a number out of range: nothing more can be read of it
     if not isinstance(fields, dict):
         return BadInput(f"{where or 'spec'}: {first}", [(where or "spec", first)])
+    fields = nulls.filled(fields, JobSpec)
     wrong: dict[str, str] = {}
     for name, value in fields.items():
         if len(wrong) >= ERRORS_TOLD:

@@ -37,6 +37,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     """Until it has waited this long, a request that prefers CUDA is closed to all other workers; 0: open to all."""
     attended: bool = False
     """Only a worker that holds a connection can run it: a service, a gang, a function, files that are brought first."""
+    extended: bool = False
+    """Only a worker that speaks version 2 of the protocol can run it: a model, a function."""
 
     @property
     def shares_gpu(self) -> bool:
@@ -103,6 +105,8 @@ class Offer(msgspec.Struct, frozen=True):
     deny_jobs: tuple[str, ...] = ()
     claims: bool = False
     """It holds no connection: it asks for one task at a time."""
+    is_plain: bool = False
+    """It speaks version 1 of the worker protocol, without extensions."""
 
     @property
     def has_cuda(self) -> bool:

@@ -14,6 +14,7 @@ GpuCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_DEVICES)]
 Word = Annotated[str, msgspec.Meta(max_length=256)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Mib = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
+Bytes = Annotated[float, msgspec.Meta(ge=0, le=2.0**64)]
 
 
 OUTSIDE_STEP_MIB = 256
@@ -36,9 +37,9 @@ class DeviceInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
 class GpuInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     gpu_type: Word = ""
     count: Count = 0
-    devices: Annotated[list[DeviceInfo | str], msgspec.Meta(max_length=MAX_DEVICES)] = []
+    devices: Annotated[list[DeviceInfo | str | int], msgspec.Meta(max_length=MAX_DEVICES)] = []
     driver: str = ""
-    mem_total: Amount = 0.0
+    mem_total: Bytes = 0.0
 
 
 class Capabilities(msgspec.Struct, kw_only=True, omit_defaults=True):

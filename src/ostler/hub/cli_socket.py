@@ -1,5 +1,6 @@
 """`GET /v1/ws/cli`: an operator's tools ask about workers over one socket. It answers; it never tells by itself."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ from ostler.domain.errors import OstlerError
 from ostler.hub.access import Caller
 from ostler.hub.api.fleet import FleetApi
 from ostler.hub.permissions import messages_of
-from ostler.wire import messages
+from ostler.wire import messages, version_1
 from ostler.wire.messages import MalformedFrame
 
 
@@ -29,11 +30,11 @@ class CliSocket:
 
     async def _answer(self, frame: messages.Frame | MalformedFrame, caller: Caller) -> bytes:
         if isinstance(frame, MalformedFrame):
-            return messages.encode(messages.Ack(), str(frame))
+            return version_1.encode(messages.Ack(), str(frame))
         try:
-            return messages.encode(await self._found(frame.message, caller))
+            return version_1.encode(await self._found(frame.message, caller))
         except OstlerError as error:
-            return messages.encode(messages.Ack(of=frame.type), f"{frame.type}: {error}")
+            return version_1.encode(messages.Ack(of=frame.type), f"{frame.type}: {error}")
 
     async def _found(self, asked: messages.Message, caller: Caller) -> messages.Message:
         if isinstance(asked, messages.WorkerShowRequest):
@@ -46,6 +47,4 @@ class CliSocket:
 
 
 def _info(document: dict[str, Any]) -> messages.WorkerInfo:
-    cores = document["cpu_count"]
-    # Whole cores are told as whole numbers: there are readers that take nothing else.
-    return msgspec.convert({**document, "cpu_count": int(cores) if cores == int(cores) else cores}, messages.WorkerInfo)
+    return msgspec.convert({**document, "cpu_count": math.ceil(document["cpu_count"])}, messages.WorkerInfo)

@@ -20,7 +20,7 @@ def new_job(spec: JobSpec, *, chosen: bool = True, origin: str = "") -> NewJob:
         terms=spec.terms(),
         size=spec.size(),
         depends_on=spec.depends_on,
-        snapshot=spec.snapshot_id,
+        snapshot=spec.snapshot(),
         origin=origin,
         sweep=spec.training.sweep if spec.training and origin else "",
         kind=kind_of(spec),

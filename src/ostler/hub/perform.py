@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 
-from ostler.core.effects import AskYield, AssignTask, DropCheckpoint, Effect, KeepArtifact, ToWorker
+from ostler.core.effects import AskYield, AssignTask, DropCheckpoint, Effect, HintSnapshot, KeepArtifact, ToWorker
 from ostler.domain.records import Changes
 from ostler.hub.feed import Feed
 from ostler.hub.gateway.gateway import Gateway
@@ -105,7 +105,7 @@ class Performer:
         found: dict[str, bytes] = {}
         missing: set[str] = set()
         for effect in effects:
-            if isinstance(effect, AssignTask):
+            if isinstance(effect, AssignTask | HintSnapshot):
                 spec = self._cache.get(effect.job_id)
                 if spec is None:
                     missing.add(effect.job_id)

@@ -15,9 +15,12 @@ from ostler.core.effects import (
     SayNoWork,
     ToWorker,
 )
+from ostler.domain.job import JobSpec
 from ostler.domain.secrets import names_some
-from ostler.wire import messages
+from ostler.wire import messages, version_1
 from ostler.wire.messages import Follower, JobAssign, Message
+
+_spec_of = msgspec.json.Decoder(JobSpec).decode
 
 MOST_IN_LINE = 64
 """Those behind its first: so that the first of many are begun while the rest is still being said."""
@@ -26,9 +29,10 @@ MOST_IN_LINE = 64
 class Saying:
     """One effect, said by itself."""
 
-    def __init__(self, first: ToWorker, specs: dict[str, bytes]) -> None:
+    def __init__(self, first: ToWorker, specs: dict[str, bytes], *, plain: bool = False) -> None:
         self.first = first
         self._specs = specs
+        self._plain = plain
 
     def takes(self, effect: ToWorker) -> bool:
         """Whether this one is said with the others from now on."""
@@ -36,7 +40,7 @@ class Saying:
 
     def messages(self) -> list[Message]:
         assert not isinstance(self.first, CloseSession)
-        return [to_message(self.first, self._specs)]
+        return [to_message(self.first, self._specs, plain=self._plain)]
 
     @property
     def names_secrets(self) -> bytes:
@@ -104,21 +108,24 @@ class Assignments(Saying):
         return self._specs[effect.job_id][len(_head(effect.job_id)) :]
 
 
-def saying(effect: ToWorker, specs: dict[str, bytes], *, together: bool) -> Saying:
-    """`together`: whether the worker takes several in one message."""
+def saying(effect: ToWorker, specs: dict[str, bytes], *, together: bool, plain: bool) -> Saying:
+    """`together`: whether the worker takes several in one message. `plain`: whether it speaks version 1."""
     if together and isinstance(effect, AssignTask) and not names_some(specs[effect.job_id]):
         return Assignments(effect, specs)
     if together and isinstance(effect, Acknowledge) and effect.of == "job_result" and effect.attempt:
         return Acknowledgements(effect, specs)
-    return Saying(effect, specs)
+    return Saying(effect, specs, plain=plain)
 
 
 def to_message(
-    effect: AssignTask | CancelTask | Acknowledge | HintSnapshot | SayNoWork, specs: dict[str, bytes]
+    effect: AssignTask | CancelTask | Acknowledge | HintSnapshot | SayNoWork,
+    specs: dict[str, bytes],
+    *,
+    plain: bool = False,
 ) -> Message:
     match effect:
         case AssignTask():
-            return _assignment(effect, specs)
+            return _assignment(effect, specs, plain=plain)
         case CancelTask():
             return messages.JobCancel(
                 task_id=effect.task_id,
@@ -130,16 +137,18 @@ def to_message(
         case Acknowledge():
             return messages.Ack(of=effect.of, task_id=effect.task_id, attempt=effect.attempt, sent_at=effect.sent_at)
         case HintSnapshot():
+            label = version_1.label_of(specs.get(effect.job_id, b"{}")) if plain else ""
             return messages.PrewarmHint(
-                task_id=effect.task_id, snapshot_id=effect.snapshot, snapshot_sha=effect.snapshot
+                task_id=effect.task_id, snapshot_id=label or effect.snapshot, snapshot_sha=effect.snapshot
             )
         case SayNoWork():
             return messages.NoWork()
 
 
-def _assignment(effect: AssignTask, specs: dict[str, bytes]) -> JobAssign:
+def _assignment(effect: AssignTask, specs: dict[str, bytes], *, plain: bool = False) -> JobAssign:
+    spec = spec_for_task(specs[effect.job_id], effect.job_id, effect.task_id)
     return JobAssign(
-        spec=msgspec.Raw(spec_for_task(specs[effect.job_id], effect.job_id, effect.task_id)),
+        spec=version_1.spec(spec, _reserved(effect)) if plain else msgspec.Raw(_naming_the_blob(spec)),
         attempt=effect.attempt,
         remaining_time=int(effect.remaining_s * 1e9),
         devices=list(effect.devices),
@@ -152,6 +161,23 @@ def _assignment(effect: AssignTask, specs: dict[str, bytes]) -> JobAssign:
         checkpoint_by=effect.checkpoint_by,
         after=list(effect.after),
     )
+
+
+def _reserved(effect: AssignTask) -> version_1.Reserved:
+    gpus = len(effect.devices) if effect.whole else None
+    return version_1.Reserved(gpus=gpus, vram_mib=effect.vram_mib, memory_mib=effect.memory_mib)
+
+
+def _naming_the_blob(spec: bytes) -> bytes:
+    """Ostler's own workers fetch `snapshot_id`: it is the blob's hash, or absent where it is only a label."""
+    if b'"snapshot_id"' not in spec and b'"snapshot_sha"' not in spec:
+        return spec
+    found = _spec_of(spec)
+    if found.snapshot() == found.snapshot_id:
+        return spec
+    fields = msgspec.json.decode(spec)
+    fields["snapshot_id"] = found.snapshot()
+    return msgspec.json.encode(fields)
 
 
 def spec_for_task(spec: bytes, job_id: str, task_id: str) -> bytes:

@@ -14,7 +14,7 @@ from websockets.http11 import Request
 
 from ostler.hub.access import Caller
 from ostler.hub.connections import CONNECTION
-from ostler.wire import messages, websocket
+from ostler.wire import messages, version_1, websocket
 from ostler.wire.websocket import BINARY, CLOSE, PING, PONG, TEXT, Violation
 
 _log = logging.getLogger("ostler.hub")
@@ -61,6 +61,7 @@ class Session(asyncio.Protocol):
         "hints",
         "lines",
         "number",
+        "plain",
         "why_left",
         "worker_id",
     )
@@ -77,6 +78,8 @@ class Session(asyncio.Protocol):
         """Whether this worker runs commands beside its tasks."""
         self.hints = False
         """Whether it makes use of hints."""
+        self.plain = False
+        """Whether it speaks version 1 of the protocol, without extensions."""
         self.lines = False
         """Whether it takes several in one assignment, and in one acknowledgement."""
         self.why_left = ""
@@ -126,6 +129,10 @@ class Session(asyncio.Protocol):
         self._end()
 
     # What the hub says
+
+    def send_message(self, message: messages.Message, error: str = "", *, unhurried: bool = False) -> None:
+        frame = version_1.encode(message, error) if self.plain else messages.encode(message, error)
+        self.send(frame, unhurried=unhurried)
 
     def send(self, frame: bytes, *, unhurried: bool = False) -> None:
         if self._closed:

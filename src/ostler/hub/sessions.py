@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 
+import msgspec
 from starlette.websockets import WebSocket
 
 from ostler.core.effects import (
@@ -26,6 +27,7 @@ from ostler.core.events import (
     WorkerLeft,
     WorkerRegistered,
 )
+from ostler.domain import states
 from ostler.domain.secrets import names_some
 from ostler.domain.worker import ActiveTask
 from ostler.hub.access import Caller
@@ -105,7 +107,7 @@ class Sessions:
                     raise frame
                 self._take_frame(session, frame)
             except MalformedFrame as error:
-                session.send(messages.encode(messages.Ack(), str(error)))
+                session.send_message(messages.Ack(), str(error))
 
     def _count(self, session: Session, size: int) -> None:
         heard = self._heard[session.number] = self._heard.get(session.number, 0) + size
@@ -127,7 +129,7 @@ class Sessions:
         elif not session.worker_id:
             raise MalformedFrame(f"{frame.type}: the first message must be register")
         elif isinstance(message, messages.MetricsRequest):
-            session.send(messages.encode(messages.MetricsResponse(text=self._metrics_text())))
+            session.send_message(messages.MetricsResponse(text=self._metrics_text()))
         else:
             if isinstance(message, messages.Heartbeat) and message.active_tasks:
                 self.sampled(message.active_tasks, self.wall())
@@ -143,12 +145,13 @@ class Sessions:
         if not session.caller.may_speak_for(message.id):
             error = f"register: the token is that of {session.caller.user}, not of {message.id}"
             self.refused(session.caller, f"register {message.id}", error, session.address)
-            session.send(messages.encode(messages.Ack(), error))
+            session.send_message(messages.Ack(), error)
             session.close(CLOSE_NOT_ALLOWED, "this token is another worker's")
             return
         session.worker_id = message.id
         session.batches, session.beside = message.protocol.batch, message.protocol.beside
         session.hints, session.lines = message.protocol.hints, message.protocol.lines
+        session.plain = message.protocol.is_plain
         self._post(
             WorkerRegistered(
                 worker_id=message.id,
@@ -173,7 +176,7 @@ class Sessions:
             if before is None or not before.takes(effect):
                 if before is not None:
                     self._say(session, before)
-                last[session.number] = saying(effect, specs, together=session.lines)
+                last[session.number] = saying(effect, specs, together=session.lines, plain=session.plain)
         for number, one in last.items():
             session = self._open.get(number)
             if session is not None:
@@ -196,9 +199,7 @@ class Sessions:
                 message.hubs = self.hubs()
             if isinstance(message, messages.JobAssign) and (spec := one.names_secrets):
                 message.secrets = self.secrets(spec)
-            session.send(
-                messages.encode(message), unhurried=isinstance(effect, Acknowledge) and effect.of == "job_result"
-            )
+            session.send_message(message, unhurried=isinstance(effect, Acknowledge) and effect.of == "job_result")
 
     def hint(self, effect: AssignTask, spec: bytes) -> None:
         """Of an assignment that is being written down. What is secret is no part of it."""
@@ -211,13 +212,13 @@ class Sessions:
     def ask_for_log(self, session: int, request: messages.LogRequest) -> None:
         found = self._open.get(session)
         if found is not None:
-            found.send(messages.encode(request))
+            found.send_message(request)
 
     def ask_for_relay(self, session: int, request: messages.RelayRequest) -> bool:
         """False: the worker has gone."""
         found = self._open.get(session)
         if found is not None:
-            found.send(messages.encode(request))
+            found.send_message(request)
         return found is not None
 
     def runs_beside(self, session: int) -> bool:
@@ -238,7 +239,7 @@ class Sessions:
     def hand_token(self, worker_id: str, old: str, secret: str) -> None:
         """Give the worker that came with the old token a new one."""
         for session in self._of(worker_id, old):
-            session.send(messages.encode(messages.Ack(of="token", token=secret)))
+            session.send_message(messages.Ack(of="token", token=secret))
 
     def _of(self, worker_id: str, token_id: str) -> list[Session]:
         found = self._open.values()
@@ -263,7 +264,7 @@ def to_event(message: messages.Message, worker_id: str, session: int) -> Event |
                 session=session,
                 slots=message.slots,
                 capabilities=message.capability,
-                active_tasks=message.active_tasks,
+                active_tasks=None if message.active_tasks is msgspec.UNSET else message.active_tasks,
                 sent_at=message.sent_at,
                 draining=message.draining,
             )
@@ -287,8 +288,10 @@ def to_event(message: messages.Message, worker_id: str, session: int) -> Event |
 
 
 def _ended(message: messages.JobResult, worker_id: str, session: int) -> TaskEnded:
-    if message.state not in RESULT_STATES:
-        raise MalformedFrame(f"job_result: state {message.state[:32]!r} is not one of {', '.join(RESULT_STATES)}")
+    state, error = message.state, message.error
+    if state not in RESULT_STATES:
+        # Refused, it would come again for ever, and its task would count as running as long.
+        state, error = states.FAILED, "; ".join(filter(None, (f"unknown result state {state[:64]!r}", error)))
     try:
         result = base64.b64decode(message.result, validate=True) if message.result else None
     except (binascii.Error, ValueError):
@@ -300,9 +303,9 @@ def _ended(message: messages.JobResult, worker_id: str, session: int) -> TaskEnd
         session=session,
         task_id=message.task_id,
         attempt=message.attempt,
-        state=message.state,
+        state=state,
         exit_code=message.exit_code,
-        error=message.error,
+        error=error,
         fault=message.fault,
         artifact_id=message.artifact_id,
         metrics=messages.told_metrics(message.metrics),

@@ -231,7 +231,7 @@ class Agent(Machine):
                         session=session,
                         slots=message.slots,
                         capabilities=message.capability,
-                        active_tasks=message.active_tasks,
+                        active_tasks=None if message.active_tasks is msgspec.UNSET else message.active_tasks,
                         sent_at=message.sent_at,
                         draining=message.draining,
                     )

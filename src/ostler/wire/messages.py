@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from ostler.domain import nulls
 from ostler.domain.worker import ActiveTask, Capabilities, Mib, Slots
 
 MAX_FRAME_BYTES = 1024 * 1024
@@ -57,7 +58,8 @@ class Heartbeat(msgspec.Struct, kw_only=True, omit_defaults=True):
     worker_id: str = ""
     slots: Slots | None = None
     capability: Capabilities | None = None
-    active_tasks: list[ActiveTask] | None = None
+    active_tasks: list[ActiveTask] | msgspec.UnsetType = msgspec.UNSET
+    """Everything that the worker holds; absent: it does not say."""
     sent_at: str | float | int | None = None
     draining: bool = False
 
@@ -204,7 +206,7 @@ class WorkerInfo(msgspec.Struct, kw_only=True):
     backend: str
     gpu_count: int
     vram_gb: float
-    cpu_count: int | float
+    cpu_count: int
     status: str
     active_jobs: int
     total_slots: int
@@ -356,7 +358,7 @@ def _open(envelope: _Envelope, allowed: frozenset[str]) -> Frame | MalformedFram
     if payload == b"null":
         payload = b"{}"
     try:
-        message = _payloads[envelope.type].decode(payload)
+        message = nulls.decode(_payloads[envelope.type], payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return MalformedFrame(f"{envelope.type}: {error}")
     return Frame(envelope.type, message, envelope.error)

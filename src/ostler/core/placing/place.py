@@ -1,22 +1,27 @@
 """Placing: while something waits that some worker could take, give the first in order the best of those workers."""
 
 from collections import Counter
+from heapq import nsmallest
+from itertools import islice
 from typing import Final
 
 from ostler.core.attempts import ACCEPT_WITHIN_S, assignment, begin, watch_moved_up
 from ostler.core.dependencies import resolve
 from ostler.core.effects import AssignTask, Effect, HintSnapshot, SayNoWork
-from ostler.core.fleet import Fleet, Job
-from ostler.core.match import never_fits
+from ostler.core.fleet import Fleet, Job, Worker
+from ostler.core.match import never_fits, unmet_health
 from ostler.core.placing import ahead
 from ostler.core.placing.choose import choose, only
 from ostler.core.queueing import backfill
 from ostler.core.queueing.bound import rebind, unbind
 from ostler.core.queueing.preempt import make_room
+from ostler.core.ranges import indices
 from ostler.core.timers import ACCEPTANCE
 
 PLACEMENTS_PER_PASS: Final = 1000
 """One pass must not keep the loop from hearing others; what is left over is placed in the next."""
+HINTS_FOR_A_JOB: Final = 64
+"""Machines that fetch the files of one array beforehand."""
 
 
 def settle(fleet: Fleet, now: float) -> list[Effect]:
@@ -33,7 +38,7 @@ def settle(fleet: Fleet, now: float) -> list[Effect]:
             is_complete = True
             break
         effects += _place(fleet, job, 0, now)
-    effects += make_room(fleet, now) + ahead.look(fleet, now) + _hints(fleet)
+    effects += make_room(fleet, now) + ahead.look(fleet, now) + _hints(fleet, now)
     if fleet.moved_up:
         watch_moved_up(fleet, now)
     return effects + answers(fleet, effects) if is_complete else effects
@@ -87,26 +92,49 @@ def _place_heirs(fleet: Fleet, now: float) -> list[Effect]:
     return effects
 
 
-def _hints(fleet: Fleet) -> list[Effect]:
-    """A job that waits and brings a snapshot is likely to come to the least busy of the workers that could run it. Of
-    those with the same files and needs, one says it for all."""
-    effects: list[Effect] = []
+def _hints(fleet: Fleet, now: float) -> list[Effect]:
+    """Waiting jobs with a snapshot are announced to the machines that are likely to run them. One job speaks for all
+    with the same files and needs."""
     if not fleet.hints:
-        return effects
+        return []
     hinted, fleet.hints = fleet.hints, []
     waiting = [job for job in hinted if job.waiting and not job.blocked_on]
-    for job in {(job.snapshot, job.shape.sid): job for job in reversed(waiting)}.values():
-        able = [
-            worker
-            for worker in fleet.workers.values()
-            if worker.connected and not never_fits(job.shape.request, worker)
-        ]
-        if able and not any(job.snapshot in worker.capabilities.snapshots for worker in able):
-            likely = min(able, key=lambda worker: (len(worker.attempts), worker.id))
-            effects.append(
-                HintSnapshot(worker_id=likely.id, session=likely.session, task_id=job.task_id(0), snapshot=job.snapshot)
-            )
-    return effects
+    distinct = {(job.snapshot, job.shape.sid): job for job in reversed(waiting)}
+    return [hint for job in distinct.values() for hint in _hints_for(fleet, job, now)]
+
+
+def _hints_for(fleet: Fleet, job: Job, now: float) -> list[Effect]:
+    """One for each member of a gang, or for each of the next tasks of an array: to the least busy of the machines that
+    could run it, unless enough of these have the files already."""
+    next_tasks = list(islice(indices(job.waiting), max(HINTS_FOR_A_JOB, job.shape.nodes)))
+    able = [
+        worker
+        for worker in fleet.workers.values()
+        if not unmet_health(worker, now) and not never_fits(job.shape.request, worker)
+    ]
+    missing = [worker for worker in able if not _brings(worker, job.snapshot)]
+    wanted = next_tasks[: max(0, len(next_tasks) - (len(able) - len(missing)))]
+    return [
+        HintSnapshot(
+            worker_id=worker.id,
+            session=worker.session,
+            job_id=job.id,
+            task_id=job.task_id(index),
+            snapshot=job.snapshot,
+        )
+        for index, worker in zip(wanted, nsmallest(len(wanted), missing, key=_busyness), strict=False)
+    ]
+
+
+def _brings(worker: Worker, snapshot: str) -> bool:
+    """Whether the files are there, or on their way to a task that is."""
+    if snapshot in worker.capabilities.snapshots:
+        return True
+    return any(one.task is not None and one.task.job.snapshot == snapshot for one in worker.attempts.values())
+
+
+def _busyness(worker: Worker) -> tuple[int, str]:
+    return len(worker.attempts), worker.id
 
 
 def answers(fleet: Fleet, placed: list[Effect]) -> list[Effect]:
