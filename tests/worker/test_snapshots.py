@@ -55,6 +55,16 @@ async def test_what_is_here_is_told_and_a_next_start_still_has_it(hub: ScriptedH
     assert {path.name for path in (tmp_path / "w1/snapshots").iterdir()} == {ID, "index.json"}
 
 
+async def test_the_hub_learns_of_a_new_snapshot_before_the_next_heartbeat_is_due(
+    hub: ScriptedHub, tmp_path: Path
+) -> None:
+    put(hub, PROGRAM)
+    async with running_worker(hub.url, tmp_path / "w1", heartbeat_s=3600.0):
+        await hub.next("register")
+        await hub.send("prewarm_hint", task_id="t", snapshot_id=ID)
+        await hub.until(lambda: any(one.get("capability", {}).get("snapshots") == [ID] for _, one in hub.messages))
+
+
 async def test_after_a_restart_of_the_machine_everything_is_fetched_anew(hub: ScriptedHub, tmp_path: Path) -> None:
     put(hub, PROGRAM)
     async with running_worker(hub.url, tmp_path / "w1"):

@@ -82,7 +82,8 @@ def _submitted(hub: "Hub", spec: Document, folder: Path | None) -> Document:
     if isinstance(after := spec.get("depends_on"), list):
         spec = {**spec, "depends_on": [_whole_id(hub, one) if isinstance(one, str) else one for one in after]}
     if folder is not None:
-        spec = {**spec, "snapshot_id": _sent(hub, folder)}
+        sha256 = _sent(hub, folder)
+        spec = {**spec, "snapshot_id": sha256, "snapshot_sha": sha256}  # a template may bring another
     from ostler.client.carrying import carried
 
     answer = hub.submit(carried(spec, traced="id" not in spec))

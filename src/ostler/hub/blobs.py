@@ -40,30 +40,26 @@ class Brought:
         return self._folder / hashlib.sha256(user.encode()).hexdigest()[:32] / sha256
 
     def must_be_known(self, caller: Caller, specs: Iterable[JobSpec]) -> None:
-        """A job takes along what its user has brought: with somebody else's bytes it would read them."""
-        if caller.role == "operator":
-            return
-        for sha256 in {name for spec in specs for name in named_in(spec.snapshot_id, spec.metadata)}:
-            if not self.by(caller.user, sha256):
-                raise BadInput(
-                    f"there is no blob {sha256} of yours; bring it first: PUT /v1/snapshots/{{sha256}}",
-                    [("snapshot_id", "unknown blob")],
-                )
+        """A job takes along what its user has brought: with another user's bytes it would read them. An operator's job
+        may take any blob that there is."""
+        for spec in specs:
+            for sha256 in sorted(named_in(spec.snapshot(), spec.metadata)):
+                is_operator = caller.role == "operator"
+                if not (self._blobs.has(sha256) if is_operator else self.by(caller.user, sha256)):
+                    named = (name for name in ("snapshot_sha", "snapshot_id") if getattr(spec, name) == sha256)
+                    missing = f"there is no blob {sha256}" + ("" if is_operator else " of yours")
+                    detail = f"{missing}; bring it first: PUT /v1/snapshots/{{sha256}}"
+                    raise BadInput(detail, [(next(named, "metadata"), "unknown blob")])
 
 
-class _Spec(msgspec.Struct):
-    snapshot_id: str = ""
-    metadata: dict[str, Any] = {}
+_spec_of = msgspec.json.Decoder(JobSpec).decode
 
 
-_spec_of = msgspec.json.Decoder(_Spec).decode
-
-
-def named_in(snapshot_id: str, metadata: dict[str, Any]) -> set[str]:
+def named_in(snapshot: str, metadata: dict[str, Any]) -> set[str]:
     """The blobs that a job takes along."""
     call = metadata.get(CALL)
     payload = call.get("blob") if isinstance(call, dict) else None
-    return {name for name in (snapshot_id, payload) if isinstance(name, str) and name}
+    return {name for name in (snapshot, payload) if isinstance(name, str) and name}
 
 
 class Reach:
@@ -105,4 +101,4 @@ class Reach:
         if sha256 in snapshots or sha256 in self._sessions.hinted(worker_id):
             return True
         specs = await self._loop.read(lambda ledger: ledger.specs(sorted(jobs))) if jobs else {}
-        return any(sha256 in named_in(spec.snapshot_id, spec.metadata) for spec in map(_spec_of, specs.values()))
+        return any(sha256 in named_in(spec.snapshot(), spec.metadata) for spec in map(_spec_of, specs.values()))

@@ -115,7 +115,8 @@ def _about_the_worker(
             state.disk_full = event.full
             return _say_hello(state, now)
         case SnapshotsChanged():
-            state.snapshots = event.ids
+            is_news, state.snapshots = state.snapshots != event.ids, event.ids
+            return _say_hello(state, now) if is_news else []  # the hub places jobs by it
         case DrainAsked():
             state.draining = True
             services = [hold for hold in state.held.values() if hold.facts.service]
