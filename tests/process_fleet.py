@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,6 +66,8 @@ class ProcessFleet:
         self.url = f"http://127.0.0.1:{self.port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.hub_options: tuple[str, ...] = ()
+        self.sources: dict[str, Path] = {}
+        """The folder from which the program of this name imports Ostler; the others import the installed one."""
         self._program = program
         self._arguments: dict[str, tuple[str, ...]] = {}
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("OSTLER_", "COLUMNS"))}
@@ -116,9 +118,14 @@ class ProcessFleet:
 
     def _start(self, name: str, arguments: tuple[str, ...]) -> None:
         self._arguments[name] = arguments
+        source = {"PYTHONPATH": str(self.sources[name])} if name in self.sources else {}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [*self._program, *arguments], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                [*self._program, *arguments],
+                env=self.environment | source,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     def _until(self, holds: Callable[[], Any], what: str, *names: str) -> None:
@@ -129,8 +136,13 @@ class ProcessFleet:
             raise AssertionError(f"{error}: {''.join(map(self.log_of, names))}") from None
 
     def log_of(self, name: str) -> str:
-        file = self.folder / f"{name}.log"
-        return file.read_text(errors="replace")[-2000:] if file.exists() else ""
+        return end_of(self.folder / f"{name}.log")
+
+    def logs(self) -> str:
+        """The ends of the logs of all programs and supervisors, each under its path."""
+        files = [self.folder / f"{name}.log" for name in self._arguments]
+        files += [*self.state.glob("workers/*/supervisor.log"), *self.state.glob("workers/*/*/supervisor.log")]
+        return "\n".join(f"--- {file}:\n{end_of(file)}" for file in files)
 
     def close(self) -> None:
         """Workers first, as a person would; then whatever a test that failed has left."""
@@ -170,6 +182,14 @@ class ProcessFleet:
             until(free, f"{', '.join(names)} are free")
         except AssertionError as error:
             raise AssertionError(f"{error}: {[self.worker(name) for name in names]}") from None
+
+    def await_state(self, state: str, *tasks: str) -> None:
+        """Until each of these jobs or tasks is in this state."""
+        for task in tasks:
+            try:
+                until(lambda task=task: self.hub.job(task)["state"] == state, f"{task} is {state}")
+            except AssertionError as error:
+                raise AssertionError(f"{error}: {self.hub.job(task)}") from None
 
     def ends_told(self, job_id: str) -> dict[str, list[str]]:
         """The end states that the hub has told of this job and of its tasks, by their ids, in the order of telling."""
@@ -220,10 +240,17 @@ class ProcessFleet:
 
 @contextmanager
 def process_fleet(
-    folder: Path, *workers: str, program: tuple[str, ...] = OSTLER, settings: str = "", **more: Any
+    folder: Path,
+    *workers: str,
+    program: tuple[str, ...] = OSTLER,
+    settings: str = "",
+    sources: Mapping[str, Path] | None = None,
+    **more: Any,
 ) -> Iterator[ProcessFleet]:
-    """A hub and these workers, ready; `settings` is the hub's ostler.toml, `more` is for `start_worker`."""
+    """A hub and these workers, ready; `settings` is the hub's ostler.toml, `more` is for `start_worker`. An error in
+    the body of the `with` shows all logs."""
     fleet = ProcessFleet(folder, program)
+    fleet.sources |= sources or {}
     try:
         if settings:
             fleet.state.mkdir()
@@ -233,8 +260,15 @@ def process_fleet(
             fleet.start_worker(name, **more)
         fleet.await_workers(*workers)
         yield fleet
+    except BaseException as error:  # a time-out of pytest's is no Exception
+        error.add_note(fleet.logs())
+        raise
     finally:
         fleet.close()
+
+
+def end_of(log: Path) -> str:
+    return log.read_text(errors="replace")[-2000:] if log.exists() else ""
 
 
 def usable(worker: Document) -> bool:
@@ -253,12 +287,12 @@ def processes_with(text: str) -> list[psutil.Process]:
             words = [*process.environ().values(), *process.cmdline()]
         except (psutil.Error, OSError):
             continue  # gone by now, or somebody else's
-        if process.pid != os.getpid() and any(text in word for word in words) and not _is_dead(process):
+        if process.pid != os.getpid() and any(text in word for word in words) and not is_dead(process):
             found.append(process)
     return found
 
 
-def _is_dead(process: psutil.Process) -> bool:
+def is_dead(process: psutil.Process) -> bool:
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
