@@ -7,6 +7,7 @@ from typing import Any
 from tests.process_fleet import Document, until
 
 DIARIST = """
+echo "$OSTLER_TASK_ID $OSTLER_ATTEMPT $$" >> "$DIARY/pids"
 echo "begin $OSTLER_TASK_ID $OSTLER_ATTEMPT" >> "$DIARY/lines"
 until test -e "$DIARY/gate.${GATE:-$OSTLER_INDEX}" || test -e "$DIARY/gate.$OSTLER_ATTEMPT"; do sleep 0.05; done
 echo "end $OSTLER_TASK_ID $OSTLER_ATTEMPT" >> "$DIARY/lines"
@@ -48,6 +49,11 @@ class Diary:
             if what == word:
                 counts[task_id] += times
         return counts
+
+    def pids(self) -> dict[str, int]:
+        """The latest process of each task that has begun."""
+        lines = (self.folder / "pids").read_text().splitlines()
+        return {task: int(pid) for task, _, pid in map(str.split, lines)}
 
     def await_begun(self, *tasks: str) -> None:
         until(lambda: set(tasks) <= self.seen("begin").keys(), f"{tasks} have begun: {self.seen('begin')}")

@@ -12,7 +12,7 @@ import psutil
 import psycopg
 import pytest
 from tests.diary import Diary
-from tests.e2e.test_kills import Work
+from tests.e2e.work import Work
 from tests.ledger.server import Server, server
 from tests.process_fleet import ProcessFleet, process_fleet, until
 

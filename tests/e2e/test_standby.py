@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from tests.diary import Diary
-from tests.e2e.test_kills import Work
 from tests.e2e.two_hub_fleet import REFUSED, TAKES_OVER_S, WHO, Submitter, TwoHubFleet, two_hub_fleet
+from tests.e2e.work import Work
 from tests.ledger.server import server
 from tests.process_fleet import until
 
