@@ -49,7 +49,7 @@ MEANING = {
     "metadata": "whatever the submitter likes; kept and shown",
     "metadata_json": "more metadata, from clients whose `metadata` holds strings only; becomes part of `metadata`",
     "priority": "higher goes first",
-    "labels": "only on workers whose labels fit: `zone = eu`, `driver >= 550`",
+    "labels": "only on workers whose [labels](../concepts.md#labels) fit: `zone = eu`, `driver >= 550`",
     "prefer_labels": "the same as a wish",
     "scheduling_timeout_seconds": "ends as `unschedulable` if it was not placed by then; 0: it waits",
     "max_attempts": "so often it may be lost with its machine",

@@ -1,18 +1,26 @@
 """Label constraints: 'label op value', as in `zone = eu`, `driver >= 550`, `gpu in a100,h100`, `nvlink exists`."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Final, TypeVar
 
 import msgspec
 
 from ostler.domain.errors import BadInput
+from ostler.domain.versions import compare_versions, parse_version
 
 _FORM = re.compile(
     r"^(?P<label>[A-Za-z0-9_./-]+)\s*(?:(?P<exists>\bexists)|(?P<op><=|>=|!=|==|=|<|>|\bin\b)\s*(?P<value>[^\s=].*))$"
 )
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 
+VERSIONS: Final = frozenset({"python", "torch", "driver", "cuda"})
+"""Facts whose values are versions even with fewer than two dots."""
 
 MAX_LENGTH = 512
+
+Value = TypeVar("Value")
 
 
 class Constraint(msgspec.Struct, frozen=True, order=True):
@@ -22,19 +30,26 @@ class Constraint(msgspec.Struct, frozen=True, order=True):
 
     def holds(self, labels: Mapping[str, str]) -> bool:
         have = labels.get(self.label)
-        if self.op == "!=":
-            return have != self.value
         if have is None:
-            return False
+            return self.op == "!="
+        if self.op == "exists":
+            return True
+        if self.op == "in":
+            return any(compare(self.label, have, choice) == 0 for choice in self.choices())
+        order = compare(self.label, have, self.value)
         match self.op:
-            case "exists":
-                return True
             case "=":
-                return have == self.value
-            case "in":
-                return have in self.choices()
+                return order == 0
+            case "!=":
+                return order != 0
+            case "<":
+                return order is not None and order < 0
+            case "<=":
+                return order is not None and order <= 0
+            case ">":
+                return order is not None and order > 0
             case _:
-                return _ordered(self.op, have, self.value)
+                return order is not None and order >= 0
 
     def choices(self) -> list[str]:
         return [part.strip() for part in self.value.strip("()[]").split(",")]
@@ -56,18 +71,31 @@ def parse_constraint(text: str, where: str) -> Constraint:
     return Constraint(match["label"], "=" if match["op"] == "==" else match["op"], match["value"])
 
 
-def _ordered(op: str, have: str, want: str) -> bool:
-    left, right = _comparable(have), _comparable(want)
-    if op == "<":
-        return left < right
-    if op == "<=":
-        return left <= right
-    if op == ">":
-        return left > right
-    return left >= right
+def compare(label: str, have: str, want: str) -> int | None:
+    """
+    Returns a negative number, 0 or a positive number, as `have` is below `want`, equal to it or above it. Returns None
+    if only one of them is a number or a version: such a pair has no order, and differs.
+    """
+    if have == want:
+        return 0
+    if label in VERSIONS or have.count(".") > 1 or want.count(".") > 1:
+        return _compare_as(have, want, parse_version, compare_versions)
+    return _compare_as(have, want, _number, _compare_numbers)
 
 
-def _comparable(text: str) -> tuple[tuple[int, float, str], ...]:
-    """Numbers compare as numbers and versions part by part, so that 3.11 > 3.9 and 550 > 99."""
-    parts = re.split(r"[.\-+_]", text)
-    return tuple((0, float(part), "") if part.isascii() and part.isdecimal() else (1, 0.0, part) for part in parts)
+def _compare_as(
+    have: str, want: str, read: Callable[[str], Value | None], compare_values: Callable[[Value, Value], int]
+) -> int | None:
+    left, right = read(have), read(want)
+    if left is not None and right is not None:
+        return compare_values(left, right)
+    return (have > want) - (have < want) if left is None and right is None else None
+
+
+def _number(text: str) -> Decimal | None:
+    """Exact: as floats, two long numbers that differ would be equal."""
+    return Decimal(text) if _NUMBER.fullmatch(text) else None
+
+
+def _compare_numbers(left: Decimal, right: Decimal) -> int:
+    return (left > right) - (left < right)
