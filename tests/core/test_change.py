@@ -79,6 +79,32 @@ def test_where_two_axes_are_in_the_way_everywhere_only_a_machine_helps_and_it_is
     assert found["machine"].words == "add a machine with 8 cores, 8 GiB of memory, driver = 550 and zone = eu"
 
 
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "f > -5",
+        "f > 0.75",
+        "f > 1e6",
+        "f < -5",
+        "f < 0",
+        "f < 0.1",
+        "zone > eu",
+        "zone < eu",
+        "cuda > 12.4",
+        "v < 1.0.2",
+    ],
+)
+def test_a_machine_that_is_to_be_added_meets_every_kind_of_rule_on_labels(rule: str) -> None:
+    core = CoreFleet()
+    assert list(changes(core, core.submit(labels=[rule]))) == ["machine"]
+
+
+def test_a_machine_that_is_to_be_added_has_the_python_that_is_asked_for() -> None:
+    core = CoreFleet()
+    found = changes(core, core.submit(labels=["python >= 3.12"]))
+    assert found["machine"].to["machine"].python == "3.12"
+
+
 def test_others_in_the_queue_take_the_first_machines_that_are_added() -> None:
     core = CoreFleet()
     for _ in range(3):

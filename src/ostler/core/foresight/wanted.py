@@ -25,6 +25,7 @@ def machine_for(request: Request, hostname: str = "") -> Capabilities:
         hostname=_fact(request, "hostname") or hostname,
         os=_fact(request, "os"),
         arch=_fact(request, "arch"),
+        python=_fact(request, "python"),
         labels=labels_for(request),
     )
 
@@ -55,18 +56,20 @@ def _fact(request: Request, name: str) -> str:
 
 
 def _value(rule: Constraint) -> str:
-    """The plainest that the rule accepts."""
+    """Returns the plainest value that the rule accepts, or its own value if no plain one is found."""
+    own = rule.value
     match rule.op:
         case "in":
             return rule.choices()[0]
         case "exists":
             return "yes"
         case ">":
-            return f"{rule.value}.1"
+            tries = [f"{own}.1", f"{own}1", "0"]
         case "<":
-            return "0"
+            tries = ["0", "-1", f"{own}1", "A"]
         case _:
-            return rule.value
+            return own
+    return next((text for text in tries if rule.holds({rule.label: text})), own)
 
 
 def words(request: Request) -> str:
