@@ -82,6 +82,14 @@ def test_more_preferred_labels_count_more() -> None:
     assert core.where(core.submit(prefer_labels=["zone = eu", "disk = nvme"])) == "b"
 
 
+def test_a_preferred_number_and_a_preferred_version_count_by_their_own_order() -> None:
+    core = CoreFleet()
+    core.worker("a", labels={"f": "-5", "python": "3.9"}, cores=4)
+    core.worker("b", labels={"f": "0.8", "python": "3.10"}, cores=64)
+    assert core.where(core.submit(prefer_labels=["f >= 0.75"])) == "b"
+    assert core.where(core.submit(prefer_labels=["python >= 3.10"])) == "b"
+
+
 def test_a_preferred_worker_is_found_among_many_that_differ() -> None:
     core = CoreFleet()
     core.worker("w000", cores=8, labels={"zone": "eu"})
