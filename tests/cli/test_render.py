@@ -10,10 +10,12 @@ from tests.cli import documents
 from tests.cli.documents import FAILED, NAMES, NOW, RUNNING, STATUS, SWEEP, WAITING, WHY, WORKERS
 
 from ostler.cli.render import jobs, machines, why, words
+from ostler.cli.render.check import check_screen
 from ostler.cli.render.columns import Columns
 from ostler.cli.render.parts import state_text
 from ostler.cli.render.progress import task_counts
 from ostler.domain import states
+from ostler.domain.worker import Capabilities, GpuInfo
 
 
 def lines_of(part: Any, width: int = 100, **more: Any) -> list[str]:
@@ -327,3 +329,16 @@ def test_a_table_gives_up_its_least_needed_column_before_the_others_lose_a_lette
     assert lines_of(grid, 70)[1].split("  ") == ["0123456789", "a note of some length", "an extra of some length"]
     assert lines_of(grid, 34)[1] == "0123456789  a note of some length"
     assert lines_of(grid, 26)[1] == "0123456789  a note of som…"
+
+
+def test_the_check_of_a_machine_names_its_driver_and_the_cuda_that_goes_with_it() -> None:
+    gpus = GpuInfo(gpu_type="A100", count=1, driver="550.54.15", cuda="12.4")
+    shown = lines_of(check_screen(Capabilities(hostname="box", gpu_info=gpus), 0.0, [], []))
+    assert any(line.endswith("550.54.15 (CUDA 12.4)") for line in shown)
+
+
+def test_the_table_of_machines_leaves_out_the_facts_that_fill_every_row() -> None:
+    facts = {"hostname": "box", "torch": "2.9.1", "driver": "570", "cuda": "13.0"}
+    shown = "\n".join(lines_of(machines.worker_table([{**WORKERS[0], "labels": {**facts, "zone": "eu"}}], NOW), 200))
+    assert "zone=eu" in shown
+    assert not any(f"{name}=" in shown for name in facts)

@@ -80,8 +80,17 @@ def test_facts_are_labels_and_cannot_be_overruled_by_labels() -> None:
     assert offer.labels == {"hostname": "box", "os": "linux", "arch": "arm64", "python": "3.12", "zone": "eu"}
 
 
-def test_a_fact_that_is_not_known_is_no_label() -> None:
+def test_torch_the_driver_and_cuda_are_facts_where_they_are_announced() -> None:
+    gpus = GpuInfo(driver="550.54.15", cuda="12.4")
+    announced = {"torch": "2.3.1+cu121", "driver": "550.54.15", "cuda": "12.4"}
+    found = Capabilities(torch_version="2.3.1+cu121", gpu_info=gpus, labels={"torch": "9", "zone": "eu"})
+    assert found.offer().labels == {**announced, "zone": "eu"}
+
+
+def test_a_fact_that_is_not_known_is_no_label_and_leaves_a_label_of_its_name_alone() -> None:
     assert Capabilities(labels={"zone": "eu"}).offer().labels == {"zone": "eu"}
+    own = {"torch": "2.1", "driver": "535", "cuda": "11.8", "python": "3.9"}
+    assert Capabilities(labels=own, gpu_info=GpuInfo(gpu_type="A100")).offer().labels == own
 
 
 @pytest.mark.parametrize(("said", "meant"), [("NVIDIA", "nvidia"), ("", "cpu"), ("Metal", "metal")])

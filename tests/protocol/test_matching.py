@@ -182,6 +182,14 @@ async def test_a_label_constraint_holds_or_it_closes_the_worker(
         assert [blocker["axis"] for blocker in why["blockers"]] == ["labels"]
 
 
+async def test_constraints_name_the_versions_that_a_worker_announces(hub: RunningHub, api: Api) -> None:
+    gpus = {"gpu_type": "A100", "count": 1, "driver": "550.54.15", "cuda": "12.4"}
+    worker = await hub.worker(gpu_count=1, vram_gb=40, torch_version="2.3.1+cu121", gpu_info=gpus)
+    await takes(api, worker, labels=["torch >= 2.3", "driver >= 550", "driver < 560", "cuda >= 12.1"])
+    await refuses(api, worker, labels=["torch >= 2.10"])
+    await refuses(api, worker, labels=["cuda > 12.4"])
+
+
 async def test_a_service_takes_a_service_slot_and_a_batch_job_a_batch_slot(hub: RunningHub, api: Api) -> None:
     worker = await hub.worker(slots=1)
     why = await refuses(api, worker, type="service")

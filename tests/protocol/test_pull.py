@@ -202,6 +202,12 @@ async def test_machines_that_only_claim_are_listed_with_what_they_last_sent(hub:
     assert (await api.worker("idle"))["status"] == "offline"
 
 
+async def test_a_constraint_names_the_torch_of_a_machine_that_only_claims(hub: RunningHub, api: Api) -> None:
+    job = await api.submit(labels=["torch >= 2.9"])
+    assert "needs torch >= 2.9" in await Puller(hub, "old").why_not(said=capability(torch_version="2.3.1"))
+    assert (await Puller(hub, "new").claim(said=capability(torch_version="2.10.0+cpu")))["job_id"] == job
+
+
 async def test_a_gpu_is_granted_by_its_number_and_the_others_are_hidden(hub: RunningHub, api: Api) -> None:
     await api.submit(gpu_backend="nvidia", gpu_count=1, min_vram_gb=20)
     await api.submit()

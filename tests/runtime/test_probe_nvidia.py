@@ -71,7 +71,7 @@ UUIDS = [
 ]
 A100S = msgspec.json.decode(
     f"""
-    {{"driver": "550.54.15", "gpus": [
+    {{"driver": "550.54.15", "cuda": "12.4", "gpus": [
       {{"index": 0, "uuid": "{UUIDS[0]}", "name": "NVIDIA A100-SXM4-40GB", "total_bytes": 42949672960, "free_bytes": 42300604416}},
       {{"index": 1, "uuid": "{UUIDS[1]}", "name": "NVIDIA A100-SXM4-40GB", "total_bytes": 42949672960, "free_bytes": 1073741824}},
       {{"index": 2, "uuid": "{UUIDS[2]}", "name": "NVIDIA A100-SXM4-40GB", "mig": [
@@ -91,7 +91,7 @@ def nvidia_indices(mask: str | None) -> list[int]:
 
 def test_nvidia_gpus_are_offered_with_index_uuid_name_and_memory() -> None:
     found = nvidia.offered(A100S, {}, MEMORY)
-    assert found.driver == "550.54.15"
+    assert (found.driver, found.cuda) == ("550.54.15", "12.4")
     assert not found.unified_memory
     assert found.notes == []
     assert found.devices[1] == DeviceInfo(
@@ -171,6 +171,9 @@ class FakeNvml:
     def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
         return "580.65.06"
 
+    def nvmlSystemGetCudaDriverVersion_v2(self) -> int:  # noqa: N802
+        return 13000
+
     def nvmlDeviceGetCount(self) -> int:  # noqa: N802
         return len(self.gpus)
 
@@ -214,7 +217,7 @@ def test_nvml_is_read_device_by_device_with_mig_and_unified_memory() -> None:
             ]
         )
     )
-    assert reading.driver == "580.65.06"
+    assert (reading.driver, reading.cuda) == ("580.65.06", "13.0")
     whole, sliced, unified = reading.gpus
     assert (whole.total_bytes, whole.free_bytes, whole.mig) == (22 * GIB, 20 * GIB, None)
     assert sliced.mig is not None

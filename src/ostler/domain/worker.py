@@ -19,6 +19,9 @@ Bytes = Annotated[float, msgspec.Meta(ge=0, le=2.0**64)]
 
 OUTSIDE_STEP_MIB = 256
 
+FACTS = ("hostname", "os", "arch", "python", "torch", "driver", "cuda")
+"""Labels whose values come from what a worker announces about its machine."""
+
 
 class DeviceInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     index: Count = 0
@@ -39,6 +42,8 @@ class GpuInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     count: Count = 0
     devices: Annotated[list[DeviceInfo | str | int], msgspec.Meta(max_length=MAX_DEVICES)] = []
     driver: str = ""
+    cuda: Word = ""
+    """The newest version of CUDA that the driver supports."""
     mem_total: Bytes = 0.0
 
 
@@ -81,9 +86,10 @@ class Capabilities(msgspec.Struct, kw_only=True, omit_defaults=True):
         )
 
     def facts(self) -> dict[str, str]:
-        """Labels, and the well-known facts that constraints may name beside them."""
-        known = {"hostname": self.hostname, "os": self.os, "arch": self.arch, "python": self.python}
-        return {**self.labels, **{name: value for name, value in known.items() if value}}
+        """Returns the labels and the well-known facts. An announced fact replaces a label of its name."""
+        gpus = self.gpu_info or GpuInfo()
+        values = (self.hostname, self.os, self.arch, self.python, self.torch_version, gpus.driver, gpus.cuda)
+        return {**self.labels, **{name: value for name, value in zip(FACTS, values, strict=True) if value}}
 
     def _devices(self) -> tuple[Device, ...]:
         listed = self.devices or (self.gpu_info.devices if self.gpu_info else [])

@@ -33,5 +33,7 @@ def _facts(has: Capabilities, memory_free_gb: float) -> Iterator[tuple[str, Any]
         yield f"GPU {device.index}", f"{device.name or has.gpu_type or 'unknown'}, {gib(device.vram_gb)}"
     if has.gpu_count and not has.devices:
         yield "GPUs", f"{has.gpu_count}×{has.gpu_type or 'GPU'}, {gib(has.vram_gb)} together"
+    if gpus := has.gpu_info:
+        yield "driver", gpus.driver + (f" (CUDA {gpus.cuda})" if gpus.cuda else "")
     yield "labels", " ".join(f"{name}={value}" for name, value in sorted(has.labels.items()))
     yield "torch", has.torch_version

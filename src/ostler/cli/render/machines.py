@@ -15,6 +15,7 @@ from ostler.cli.render.parts import bar, facts, heading, indented, plain, quiet,
 from ostler.cli.render.sweeps import sweep_table
 from ostler.cli.render.words import amount, clean, count, epoch, gib, moment, needs, part_of, since, span, titled
 from ostler.domain import states
+from ostler.domain.worker import FACTS
 
 Document = dict[str, Any]
 Names = dict[str, str]
@@ -78,8 +79,7 @@ def _kind(devices: list[Document]) -> str:
 
 def _own_labels(worker: Document) -> str:
     """Labels that somebody gave; the well-known facts would fill every row with the same words."""
-    known = ("hostname", "os", "arch", "python")
-    labels = {name: value for name, value in (worker.get("labels") or {}).items() if name not in known}
+    labels = {name: value for name, value in (worker.get("labels") or {}).items() if name not in FACTS}
     return " ".join(f"{name}={value}" for name, value in sorted(labels.items()))
 
 

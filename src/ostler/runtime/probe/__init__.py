@@ -45,7 +45,7 @@ def detect(timeout_s: float = 10.0, *, folder: Path | None = None) -> Detection:
         memory_gb=gib(memory.total_bytes),
         devices=devices,
         gpu_info=_gpu_info(hardware, gpu_type),
-        labels=_labels(hardware),
+        labels={"unified_memory": "true"} if hardware.found.unified_memory else {},
         disk_free_gb=gib(machine.disk_free_bytes(folder or Path())),
         **msgspec.structs.asdict(machine.facts()),
     )
@@ -95,15 +95,6 @@ def _gpu_info(hardware: accelerators.Accelerators, gpu_type: str) -> GpuInfo | N
         count=len(devices),
         devices=[device.name for device in devices],
         driver=hardware.found.driver,
+        cuda=hardware.found.cuda,
         mem_total=sum(device.vram_gb for device in devices),
     )
-
-
-def _labels(hardware: accelerators.Accelerators) -> dict[str, str]:
-    """Facts of the accelerators for which the protocol has no field, so that constraints can name them."""
-    labels = {}
-    if hardware.found.driver:
-        labels["driver"] = hardware.found.driver
-    if hardware.found.unified_memory:
-        labels["unified_memory"] = "true"
-    return labels

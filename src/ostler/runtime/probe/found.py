@@ -8,6 +8,8 @@ from ostler.domain.worker import DeviceInfo
 class Found(msgspec.Struct, kw_only=True, omit_defaults=True):
     devices: list[DeviceInfo] = []
     driver: str = ""
+    cuda: str = ""
+    """The newest version of CUDA that the driver supports."""
     unified_memory: bool = False
     """The devices have no memory of their own: what they take, the machine loses."""
     notes: list[str] = []

@@ -39,6 +39,8 @@ class Gpu(msgspec.Struct, kw_only=True):
 
 class Reading(msgspec.Struct, kw_only=True):
     driver: str = ""
+    cuda: str = ""
+    """The newest version of CUDA that the driver supports."""
     gpus: list[Gpu] = []
     notes: list[str] = []
 
@@ -60,7 +62,7 @@ def probe() -> Found:
 
 def read(nvml: Any) -> Reading:
     """All that NVML knows, masked or not. A GPU that has fallen off the bus costs a note, not the others."""
-    reading = Reading(driver=_ask(nvml, nvml.nvmlSystemGetDriverVersion) or "")
+    reading = Reading(driver=_ask(nvml, nvml.nvmlSystemGetDriverVersion) or "", cuda=_cuda_version(nvml))
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
@@ -98,6 +100,7 @@ def offered(reading: Reading, env: Mapping[str, str], memory: machine.Memory) ->
     return Found(
         devices=[part.info(memory) for part in chosen],
         driver=reading.driver,
+        cuda=reading.cuda,
         unified_memory=any(part.total_bytes is None for part in chosen),
         notes=notes,
     )
@@ -188,6 +191,11 @@ def _instances(nvml: Any, handle: Any) -> Iterator[Instance]:
             total_bytes=total,
             free_bytes=free,
         )
+
+
+def _cuda_version(nvml: Any) -> str:
+    number = _ask(nvml, nvml.nvmlSystemGetCudaDriverVersion_v2)
+    return f"{number // 1000}.{number % 1000 // 10}" if number else ""
 
 
 def _mig_is_on(nvml: Any, handle: Any) -> bool:
