@@ -217,6 +217,12 @@ def test_0_and_empty_and_absent_mean_no_requirement() -> None:
     assert nothing.request() == spec().request() == Request()
 
 
+def test_a_gpu_type_is_no_longer_than_a_name_can_be() -> None:
+    assert spec(gpu_type="a" * 512).request().gpu_type == "a" * 512
+    with pytest.raises(BadInput, match="gpu_type: must have at most 512 characters"):
+        spec(gpu_type="a" * 513)
+
+
 def test_auto_is_no_gpu_type_and_case_does_not_matter() -> None:
     assert spec(gpu_type="auto").request() == spec(gpu_type="AUTO").request() == spec().request()
     assert spec(gpu_type="A100").request() == spec(gpu_type="a100").request()

@@ -27,6 +27,7 @@ STOP_ALONE_GRACE_S = 120.0
 STOP_GRACE_S = 10.0
 DEFAULT_RUNTIME_HOURS = 24.0
 MAX_NODES = 1024
+MAX_GPU_TYPE = 512
 MAX_RUNTIME_HOURS = 168.0
 MAX_ARRAY = 1_000_000
 MAX_SPEC_BYTES = 256 * 1024
@@ -386,6 +387,7 @@ _RULES: tuple[Rule, ...] = (
         "must match [A-Za-z0-9][A-Za-z0-9_-]{0,127}",
     ),
     _rule("name", lambda spec: len(spec.name) <= 256, "must have at most 256 characters"),
+    _rule("gpu_type", lambda spec: len(spec.gpu_type) <= MAX_GPU_TYPE, f"must have at most {MAX_GPU_TYPE} characters"),
     _known_word("type", TYPES),
     _known_word("slot_pool", POOLS, optional=True),
     _known_word("job_tier", TIERS),
