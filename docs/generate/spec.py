@@ -30,7 +30,7 @@ MEANING = {
     "slot_pool": f"which slots it takes: {', '.join(code(one) for one in POOLS)}; if left out, by its type",
     "user_id": "whose job it is; operators only",
     "gpu_count": "whole GPUs, for itself",
-    "gpu_type": "only GPUs of this type; several with `|` between them",
+    "gpu_type": "only GPUs of this [type](../concepts.md#gpu-types), or of this full name; several with `|` between them",
     "gpu_backend": ", ".join(code(one) for one in BACKENDS) + "; any if left out",
     "min_vram_gb": 'GPU memory, all granted GPUs together; without `gpu_count` a share of one. `"auto"`: what its like took',
     "min_cpu_cores": "cores; parts of one too",

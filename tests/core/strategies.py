@@ -8,7 +8,9 @@ from tests.core.core_fleet import capabilities
 from ostler.domain.worker import Capabilities
 
 BACKENDS = ("nvidia", "metal", "cpu")
-TYPES = ("", "A100", "L4")
+TYPES = ("", "A100", "L4", "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe", "NVIDIA L4")
+VALUES = ("eu", "us", "550", "550.0", "99", "-5", "550.54.15")
+RULES = ("zone = eu", "driver >= 100", "driver = 550", "zone <= 99", "zone exists")
 
 
 def offers() -> st.SearchStrategy[Capabilities]:
@@ -20,7 +22,7 @@ def offers() -> st.SearchStrategy[Capabilities]:
         st.sampled_from(TYPES),
         amounts,
         amounts,
-        st.dictionaries(st.sampled_from(["zone", "driver"]), st.sampled_from(["eu", "us", "550", "99"]), max_size=2),
+        st.dictionaries(st.sampled_from(["zone", "driver"]), st.sampled_from(VALUES), max_size=2),
     )
 
 
@@ -38,12 +40,12 @@ def needs() -> st.SearchStrategy[dict[str, Any]]:
         {},
         optional={
             "gpu_count": st.integers(0, 5),
-            "gpu_type": st.sampled_from(["", "a100", "h100"]),
+            "gpu_type": st.sampled_from(["", "a100", "h100", "nvidia a100-sxm4-80gb", "h100|nvidia l4"]),
             "gpu_backend": st.sampled_from(["", *BACKENDS]),
             "min_vram_gb": st.one_of(st.sampled_from([0, 6, 24, 100]), st.floats(0, 100)),
             "min_cpu_cores": st.one_of(st.sampled_from([0, 1, 80]), st.floats(0, 100)),
             "min_memory_gb": st.one_of(st.sampled_from([0, 1, 900]), st.floats(0, 900)),
-            "labels": st.lists(st.sampled_from(["zone = eu", "driver >= 100", "zone exists"]), max_size=2, unique=True),
+            "labels": st.lists(st.sampled_from(RULES), max_size=2, unique=True),
         },
     )
 

@@ -12,6 +12,7 @@ from ostler.core.match import Reason, unmet
 from ostler.domain.job import JobSpec
 from ostler.domain.worker import DeviceInfo, Slots
 
+FULL = "NVIDIA A100-SXM4-80GB"
 GPU_BOX = {"gpus": 8, "vram": 640, "gpu_type": "A100", "cores": 64, "memory": 512}
 
 
@@ -63,6 +64,17 @@ def reasons(core: CoreFleet, worker: str, **needs: Any) -> list[Reason]:
             {"gpus": 1, "vram": 40, "gpu_type": "L4"}, {"gpu_count": 1, "gpu_type": "h100|A100"}, False, id="neither"
         ),
         pytest.param({"gpus": 1, "vram": 40}, {"gpu_count": 1, "gpu_type": "A100|auto"}, True, id="or any"),
+        pytest.param({"gpus": 1, "gpu_type": FULL}, {"gpu_count": 1, "gpu_type": "a100"}, True, id="short for long"),
+        pytest.param({"gpus": 1, "gpu_type": FULL}, {"gpu_count": 1, "gpu_type": FULL.lower()}, True, id="full name"),
+        pytest.param(
+            {"gpus": 1, "gpu_type": "NVIDIA A100-SXM4-40GB"},
+            {"gpu_count": 1, "gpu_type": FULL},
+            False,
+            id="other build",
+        ),
+        pytest.param(
+            {"gpus": 1, "gpu_type": f"{FULL} MIG 1g.10gb"}, {"gpu_count": 1, "gpu_type": "A100"}, False, id="a slice"
+        ),
         pytest.param({"cores": 4}, {"min_cpu_cores": 4}, True, id="all cores"),
         pytest.param({"cores": 4}, {"min_cpu_cores": 4.001}, False, id="one thousandth too many"),
         pytest.param({"memory": 8}, {"min_memory_gb": 8}, True, id="all memory"),
@@ -299,3 +311,29 @@ def test_why_a_part_or_a_type_is_not_to_be_had_is_said_in_words() -> None:
     core.worker("blind", gpus=1)
     [unknown] = reasons(core, "blind", gpu_share=0.5)
     assert unknown.text == "needs 0.5 of one GPU; blind has no GPU whose memory is known"
+
+
+def test_a_job_that_names_one_build_of_a_gpu_goes_to_that_build_and_one_that_names_the_type_to_either() -> None:
+    core = CoreFleet()
+    core.worker("a", gpus=1, vram=80, gpu_type="NVIDIA A100 80GB PCIe")
+    core.worker("b", gpus=1, vram=80, gpu_type=FULL)
+    assert core.where(core.submit(gpu_count=1, gpu_type=FULL)) == "b"
+    assert core.where(core.submit(gpu_count=1, gpu_type="a100")) == "a"
+
+
+def test_the_names_of_a_gpu_follow_each_heartbeat() -> None:
+    core = CoreFleet()
+    core.worker("box", gpus=2, vram=80, gpu_type="NVIDIA L4")
+    any_build, one_build = (core.submit(gpu_count=1, gpu_type=name) for name in ("a100", FULL))
+    assert (core.where(any_build), core.where(one_build)) == ("", "")
+    core.beat("box", capabilities=capabilities(gpus=2, vram=80, gpu_type="NVIDIA A100 80GB PCIe"))
+    assert (core.where(any_build), core.where(one_build)) == ("box", "")
+    core.beat("box", capabilities=capabilities(gpus=2, vram=80, gpu_type=FULL))
+    assert core.where(one_build) == "box"
+
+
+def test_a_refusal_names_the_type_of_a_gpu_and_its_full_name() -> None:
+    core = CoreFleet()
+    core.worker("box", gpus=1, vram=80, gpu_type=FULL)
+    [kind] = reasons(core, "box", gpu_count=1, gpu_type="NVIDIA A100-SXM4-40GB")
+    assert kind.text == f"needs GPU type nvidia a100-sxm4-40gb; box has A100 ({FULL})"

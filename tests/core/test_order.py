@@ -268,5 +268,8 @@ def test_an_hour_on_a_large_device_counts_more_than_one_on_a_small_device() -> N
 def test_what_a_device_counts_can_be_said_by_its_type() -> None:
     policy = Scheduling(weights={"a100": 2.0})
     assert device_weight(policy, "A100", 80 * 1024) == 2.0
+    assert device_weight(policy, "A100", 80 * 1024, ("NVIDIA A100-SXM4-80GB",)) == 2.0
+    by_name = Scheduling(weights={"a100": 2.0, "nvidia a100-sxm4-80gb": 3.0})
+    assert device_weight(by_name, "A100", 80 * 1024, ("NVIDIA A100-SXM4-80GB",)) == 3.0
     assert device_weight(policy, "T4", 0) == 1.0
     assert device_weight(policy, "T4", 12 * 1024) == 0.5

@@ -101,6 +101,34 @@ async def test_a_gpu_type_matches_whatever_its_case_and_auto_matches_any(hub: Ru
     assert "gpu_type" in [blocker["axis"] for blocker in why["blockers"]]
 
 
+LONG = {
+    "NVIDIA A100-SXM4-80GB": "a100",
+    "NVIDIA GeForce RTX 4090": "rtx4090",
+    "Tesla T4": "t4",
+    "Quadro RTX 8000": "RTX8000",
+    "Apple M2 Max": "m2max",
+    "AMD Instinct MI250X": "MI250X",
+}
+
+
+@pytest.mark.parametrize(("name", "short"), LONG.items())
+async def test_a_worker_that_announces_a_vendors_long_name_is_asked_for_by_either_name(
+    hub: RunningHub, api: Api, name: str, short: str
+) -> None:
+    worker = await hub.worker(gpu_count=2, vram_gb=80, gpu_backend="nvidia", gpu_type=name)
+    await takes(api, worker, gpu_count=1, gpu_type=short)
+    await takes(api, worker, gpu_count=1, gpu_type=name.upper())
+    await refuses(api, worker, gpu_count=1, gpu_type="h100")
+
+
+async def test_a_worker_that_only_lists_the_names_of_its_gpus_is_asked_for_by_their_type(
+    hub: RunningHub, api: Api
+) -> None:
+    info = {"count": 1, "devices": ["NVIDIA L40S"]}
+    worker = await hub.worker(gpu_count=1, vram_gb=48, gpu_backend="nvidia", gpu_type="", gpu_info=info)
+    await takes(api, worker, gpu_count=1, gpu_type="l40s")
+
+
 async def test_a_job_that_names_the_cpu_backend_gets_a_cpu_worker_only(hub: RunningHub, api: Api) -> None:
     with_gpu = await hub.worker("with-gpu", gpu_count=1, vram_gb=24)
     await refuses(api, with_gpu, gpu_backend="cpu")

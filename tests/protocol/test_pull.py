@@ -208,6 +208,27 @@ async def test_a_constraint_names_the_torch_of_a_machine_that_only_claims(hub: R
     assert (await Puller(hub, "new").claim(said=capability(torch_version="2.10.0+cpu")))["job_id"] == job
 
 
+async def test_a_machine_that_claims_with_long_names_is_asked_for_by_type_and_by_name(
+    hub: RunningHub, api: Api
+) -> None:
+    said = cuda((24.0, 24.0))
+    said["cuda_devices"][0]["name"] = "NVIDIA GeForce RTX 4090"
+    box = Puller(hub, "box")
+    for name in ("rtx4090", "NVIDIA GeForce RTX 4090"):
+        job = await api.submit(gpu_count=1, gpu_type=name)
+        assert (await box.claim(said=said))["job_id"] == job
+        assert (await box.say(job, "complete")).status == 200
+    await api.submit(gpu_count=1, gpu_type="a100")
+    assert "needs GPU type a100; box has RTX4090" in await box.why_not(said=said)
+
+
+async def test_a_type_is_not_promised_by_a_machine_whose_gpus_differ(hub: RunningHub, api: Api) -> None:
+    said = cuda((24.0, 24.0), (8.0, 8.0))
+    said["cuda_devices"][0]["name"], said["cuda_devices"][1]["name"] = "NVIDIA GeForce RTX 4090", "Tesla T4"
+    await api.submit(gpu_count=1, gpu_type="rtx4090")
+    assert "has no GPU of a known type" in await Puller(hub, "box").why_not(said=said)
+
+
 async def test_a_gpu_is_granted_by_its_number_and_the_others_are_hidden(hub: RunningHub, api: Api) -> None:
     await api.submit(gpu_backend="nvidia", gpu_count=1, min_vram_gb=20)
     await api.submit()

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: their names, and what is made of what NVML says."""
+"""NVIDIA GPUs: what is made of what NVML says."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from tests.runtime.trees import plant
 
+from ostler.domain.gpu_names import gpu_type
 from ostler.domain.worker import DeviceInfo
 from ostler.runtime.probe import (
     machine,
-    naming,
     nvidia,
     pci,
 )
@@ -20,47 +20,6 @@ from ostler.runtime.probe.found import Found
 
 GIB = 2**30
 MEMORY = machine.Memory(total_bytes=64 * GIB, available_bytes=48 * GIB)
-
-# --- names ------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("NVIDIA A100-SXM4-80GB", "A100"),
-        ("NVIDIA A100 80GB PCIe", "A100"),
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA H100 NVL", "H100"),
-        ("NVIDIA H200", "H200"),
-        ("NVIDIA GH200 480GB", "GH200"),
-        ("Tesla V100-SXM2-16GB", "V100"),
-        ("Tesla T4", "T4"),
-        ("NVIDIA L40S", "L40S"),
-        ("NVIDIA H20-3e", "H20-3e"),
-        ("NVIDIA GeForce RTX 4090", "RTX4090"),
-        ("NVIDIA GeForce GTX 1080 Ti", "GTX1080Ti"),
-        ("NVIDIA RTX A6000", "RTXA6000"),
-        ("NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"),
-        ("NVIDIA GB10", "GB10"),
-        ("Orin (nvgpu)", "Orin"),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "A100-1g.5gb"),
-        ("AMD Instinct MI300X", "MI300X"),
-        ("AMD Radeon RX 6800 XT (RADV NAVI21)", "RX6800XT"),
-        ("Intel(R) Arc(TM) A770 Graphics (DG2)", "A770"),
-        ("Apple M2 Pro", "M2Pro"),
-        ("AMD Radeon Graphics (RADV RENOIR)", "AMDRadeonGraphics"),
-        ("", ""),
-    ],
-)
-def test_a_gpu_is_asked_for_by_its_short_name(name: str, short: str) -> None:
-    assert naming.gpu_type(name) == short
-
-
-def test_gpus_of_different_types_have_no_common_one() -> None:
-    assert naming.common_type(["NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"]) == "A100"
-    assert naming.common_type(["NVIDIA L4", "NVIDIA A100-SXM4-80GB"]) == ""
-    assert naming.common_type([]) == ""
-
 
 # --- nvidia -----------------------------------------------------------------------------------------------------------
 
@@ -256,5 +215,5 @@ def test_what_nvml_said_of_a_real_h200_is_offered_as_one() -> None:
     found = nvidia.offered(msgspec.json.decode(recorded, type=nvidia.Reading), {}, MEMORY)
     assert (found.driver, found.notes, found.unified_memory) == ("580.159.04", [], False)
     assert [(device.index, device.name) for device in found.devices] == [(0, "NVIDIA H200")]
-    assert naming.gpu_type(found.devices[0].name) == "H200"
+    assert gpu_type(found.devices[0].name) == "H200"
     assert 140 < found.devices[0].vram_gb < 141

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from tests.runtime.trees import plant
 
+from ostler.domain.gpu_names import gpu_type
 from ostler.domain.worker import DeviceInfo
 from ostler.runtime.probe import (
     accelerators,
     machine,
     metal,
-    naming,
     rocm,
     vulkan,
 )
@@ -252,7 +252,7 @@ memoryTypes: count = 1
 
 def vulkan_names(summary: str = SUMMARY, **env: str) -> list[str]:
     found = vulkan.offered(vulkan.parse_summary(summary), vulkan.parse_heaps(REPORT), env)
-    return [naming.gpu_type(device.name) for device in found.devices]
+    return [gpu_type(device.name) for device in found.devices]
 
 
 def test_vulkan_offers_the_card_with_its_own_memory_and_no_software_renderer() -> None:

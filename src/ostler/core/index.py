@@ -114,17 +114,9 @@ def _static_part(request: Request) -> tuple[object, ...]:
 
 def _facts(offer: Offer) -> tuple[object, ...]:
     """All of an offer that match.unmet_static looks at."""
-    lists = (offer.allow_jobs, offer.deny_jobs)
-    return (
-        offer.backend,
-        offer.has_cuda,
-        offer.gpu_type,
-        offer.labels,
-        offer.hostname,
-        *lists,
-        offer.claims,
-        offer.is_plain,
-    )
+    gpus = (offer.has_cuda, offer.gpu_type, offer.gpu_names)
+    hosts = (offer.hostname, offer.allow_jobs, offer.deny_jobs)
+    return (offer.backend, *gpus, offer.labels, *hosts, offer.claims, offer.is_plain)
 
 
 class Indexed:

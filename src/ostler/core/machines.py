@@ -81,7 +81,8 @@ class Machines:
             self.without_gpu |= known.bit
 
     def _enter_alike(self, known: Known, offer: Offer) -> None:
-        key = (offer.backend, offer.gpu_type, offer.cores_milli, offer.memory_mib, offer.devices, offer.available_mib)
+        gpus = (offer.gpu_type, offer.gpu_names, offer.devices)
+        key = (offer.backend, *gpus, offer.cores_milli, offer.memory_mib, offer.available_mib)
         alike = self._alike.get(key)
         if alike is None:
             self._last_alike += 1

@@ -85,8 +85,9 @@ def unmet_static(request: Request, name: str, offer: Offer) -> list[Reason]:
     if request.extended and offer.is_plain:
         what = f"is a model or a function; {name} speaks version 1 of the worker protocol, which knows neither"
         reasons.append(Reason("protocol", what, True))
-    if not request.accepts_type(offer.gpu_type):
-        have = f"has {offer.gpu_type}" if offer.gpu_type else "has no GPU of a known type"
+    if not request.accepts_type(offer.gpu_type, offer.gpu_names):
+        longer = f" ({', '.join(offer.gpu_names)})" if offer.gpu_names else ""
+        have = f"has {offer.gpu_type}{longer}" if offer.gpu_type else "has no GPU of a known type"
         wanted = request.gpu_type.replace("|", " or ")
         reasons.append(Reason("gpu_type", f"needs GPU type {wanted}; {name} {have}", True))
     for constraint in request.labels:

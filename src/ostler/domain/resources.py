@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from ostler.domain.gpu_names import is_named
 from ostler.domain.labels import Constraint
 
 POOLS = ("batch", "service")
@@ -49,8 +50,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     def uses_gpu(self) -> bool:
         return self.gpu_count > 0 or self.vram_mib > 0 or self.gpu_milli > 0 or self.prefers_cuda
 
-    def accepts_type(self, gpu_type: str) -> bool:
-        return not self.gpu_type or gpu_type.lower() in self.gpu_type.split("|")
+    def accepts_type(self, gpu_type: str, gpu_names: tuple[str, ...] = ()) -> bool:
+        return not self.gpu_type or is_named(self.gpu_type, (gpu_type, *gpu_names))
 
     def share_mib(self, device: "Device") -> int:
         """What a share takes of this device. Parts are cut, never rounded up: three thirds fit one device. 0: it cannot
@@ -94,6 +95,9 @@ class Offer(msgspec.Struct, frozen=True):
 
     backend: str = "cpu"
     gpu_type: str = ""
+    """The short one: A100."""
+    gpu_names: tuple[str, ...] = ()
+    """Longer names of the same GPUs, which a request may use as well."""
     devices: tuple[Device, ...] = ()
     cores_milli: int = 0
     memory_mib: int = 0

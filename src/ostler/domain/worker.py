@@ -1,9 +1,11 @@
 """A worker as it describes itself: the types of the worker protocol, and the offer that the core makes of them."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
 
+from ostler.domain.gpu_names import names_of
 from ostler.domain.quantities import offered_mib, offered_milli
 from ostler.domain.resources import Device, Offer
 
@@ -40,7 +42,7 @@ class DeviceInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
 class GpuInfo(msgspec.Struct, kw_only=True, omit_defaults=True):
     gpu_type: Word = ""
     count: Count = 0
-    devices: Annotated[list[DeviceInfo | str | int], msgspec.Meta(max_length=MAX_DEVICES)] = []
+    devices: Annotated[list[DeviceInfo | Word | int], msgspec.Meta(max_length=MAX_DEVICES)] = []
     driver: str = ""
     cuda: Word = ""
     """The newest version of CUDA that the driver supports."""
@@ -74,9 +76,11 @@ class Capabilities(msgspec.Struct, kw_only=True, omit_defaults=True):
     python: str = ""
 
     def offer(self) -> Offer:
+        gpu_type, gpu_names = self._gpu_names()
         return Offer(
             backend=(self.gpu_backend or "cpu").lower(),
-            gpu_type=self.gpu_type or (self.gpu_info.gpu_type if self.gpu_info else ""),
+            gpu_type=gpu_type,
+            gpu_names=gpu_names,
             devices=self._devices(),
             cores_milli=offered_milli(self.cpu_count),
             memory_mib=offered_mib(self.memory_gb),
@@ -91,9 +95,15 @@ class Capabilities(msgspec.Struct, kw_only=True, omit_defaults=True):
         values = (self.hostname, self.os, self.arch, self.python, self.torch_version, gpus.driver, gpus.cuda)
         return {**self.labels, **{name: value for name, value in zip(FACTS, values, strict=True) if value}}
 
+    def _gpu_names(self) -> tuple[str, tuple[str, ...]]:
+        announced = self.gpu_type or (self.gpu_info.gpu_type if self.gpu_info else "")
+        return names_of(announced, [info.name if isinstance(info, DeviceInfo) else info for info in self._listed()])
+
+    def _listed(self) -> Sequence[DeviceInfo | str]:
+        return self.devices or (self.gpu_info.devices if self.gpu_info else [])
+
     def _devices(self) -> tuple[Device, ...]:
-        listed = self.devices or (self.gpu_info.devices if self.gpu_info else [])
-        reported = {info.index: info for info in listed if isinstance(info, DeviceInfo)}
+        reported = {info.index: info for info in self._listed() if isinstance(info, DeviceInfo)}
         if reported and len(reported) >= self.gpu_count:
             infos = sorted(reported.values(), key=lambda info: info.index)
             known = any(info.vram_gb for info in infos)

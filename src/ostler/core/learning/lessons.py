@@ -98,7 +98,8 @@ def fitted(fleet: Fleet, terms: Terms, kind: int, request: Request) -> Request:
 def _most_vram(fleet: Fleet, request: Request, gpus: int) -> int:
     """What so many GPUs of one machine that it accepts have together, where that is most; 0: there is no such."""
     kinds = (machine.kind for machine in fleet.index.machines.counts if machine.gpus >= gpus)
-    accepted = (one for one in kinds if request.backend in ("", one.backend) and request.accepts_type(one.gpu_type))
+    kinds = (one for one in kinds if request.backend in ("", one.backend))
+    accepted = (one for one in kinds if request.accepts_type(one.gpu_type, one.gpu_names))
     return max((gpus * one.vram_mib for one in accepted), default=0)
 
 

@@ -49,6 +49,8 @@ class Kind(NamedTuple):
     backend: str
     gpu_type: str
     vram_mib: int
+    gpu_names: tuple[str, ...] = ()
+    """The longer names, because a request may name one build of a type."""
 
 
 class Machine(NamedTuple):
@@ -71,13 +73,16 @@ class Need(NamedTuple):
 def machine_of(offer: Offer) -> Machine | None:
     if not offer.devices:
         return None
-    kind = Kind(offer.backend, offer.gpu_type.lower(), max(device.vram_mib for device in offer.devices))
+    largest_mib = max(device.vram_mib for device in offer.devices)
+    kind = Kind(offer.backend, offer.gpu_type.lower(), largest_mib, offer.gpu_names)
     return Machine(kind, len(offer.devices), offer.cores_milli)
 
 
 def need_on(request: Request, kind: Kind) -> Need | None:
     """None: it takes no GPU of this kind."""
-    if (request.backend and request.backend != kind.backend) or not request.accepts_type(kind.gpu_type):
+    if request.backend and request.backend != kind.backend:
+        return None
+    if not request.accepts_type(kind.gpu_type, kind.gpu_names):
         return None
     gpus = request.gpu_count or int(request.prefers_cuda and kind.backend == "nvidia")
     if gpus:

@@ -10,6 +10,7 @@ from typing import Final
 
 from ostler.core.holding import Holding
 from ostler.core.room import gpu_thousandths
+from ostler.domain.gpu_names import is_named
 from ostler.domain.resources import Offer
 from ostler.domain.scheduling import Scheduling
 
@@ -62,12 +63,15 @@ def weight(held: Holding, offer: Offer, policy: Scheduling) -> float:
     sizes = [device.vram_mib for device in offer.devices if device.index in held.grant.devices]
     if not sizes:
         return cores + gpu_thousandths(held, offer) / 1000
-    each = sum([device_weight(policy, offer.gpu_type, size) for size in sizes], 0.0) / len(sizes)
+    weights = [device_weight(policy, offer.gpu_type, size, offer.gpu_names) for size in sizes]
+    each = sum(weights, 0.0) / len(sizes)
     return cores + each * gpu_thousandths(held, offer) / 1000
 
 
-def device_weight(policy: Scheduling, gpu_type: str, vram_mib: int) -> float:
-    known = policy.weights.get(gpu_type.lower()) if policy.weights else None
-    if known is not None:
-        return known
+def device_weight(policy: Scheduling, gpu_type: str, vram_mib: int, gpu_names: tuple[str, ...] = ()) -> float:
+    """A weight for a longer name of the device goes before a weight for its type."""
+    for name in (*gpu_names, gpu_type) if policy.weights else ():
+        for known, counted in policy.weights.items():
+            if is_named(known, (name,)):
+                return counted
     return vram_mib / USUAL_DEVICE_MIB if vram_mib else 1.0

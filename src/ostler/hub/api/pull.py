@@ -53,7 +53,6 @@ class ClaimCapability(msgspec.Struct):
         return Capabilities(
             gpu_backend="nvidia" if has_cuda else "cpu",
             gpu_count=max(1, len(devices)) if has_cuda else 0,
-            gpu_type=devices[0].name if devices else "",
             vram_gb=sum(device.vram_total_gib for device in devices),
             devices=[
                 DeviceInfo(

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import msgspec
 
+from ostler.domain.gpu_names import common_type
 from ostler.domain.quantities import show_cores, show_mib
 from ostler.domain.resources import Offer
 from ostler.domain.worker import Capabilities, GpuInfo
-from ostler.runtime.probe import accelerators, machine, naming
+from ostler.runtime.probe import accelerators, machine
 from ostler.runtime.probe.found import gib
 from ostler.runtime.probe.offer_file import load_offer
 
@@ -32,7 +33,7 @@ def detect(timeout_s: float = 10.0, *, folder: Path | None = None) -> Detection:
     notes = list(hardware.notes)
     devices = hardware.found.devices
     names = [device.name for device in devices]
-    gpu_type = naming.common_type(names)
+    gpu_type = common_type(names)
     if devices and not gpu_type:
         kinds = ", ".join(sorted(set(names)))
         notes.append(f"the GPUs differ ({kinds}): jobs that name a GPU type are not placed here")

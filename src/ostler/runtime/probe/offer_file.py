@@ -10,9 +10,10 @@ from typing import Any
 import msgspec
 
 from ostler.domain.errors import BadInput, Unreadable
+from ostler.domain.gpu_names import common_type
 from ostler.domain.resources import BACKENDS
 from ostler.domain.worker import Capabilities, DeviceInfo, GpuInfo
-from ostler.runtime.probe import machine, naming
+from ostler.runtime.probe import machine
 
 _MAX_AMOUNT = 1e12
 
@@ -118,7 +119,7 @@ def _completed(offer: Capabilities, table: dict[str, Any]) -> Capabilities:
         if "vram_gb" not in table:
             offer.vram_gb = sum((device.vram_gb for device in offer.devices), 0.0)
         if "gpu_type" not in table:
-            offer.gpu_type = naming.common_type([device.name for device in offer.devices])
+            offer.gpu_type = common_type([device.name for device in offer.devices])
     return offer
 
 
