@@ -97,9 +97,10 @@ class Capabilities(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _gpu_names(self) -> tuple[str, tuple[str, ...]]:
         announced = self.gpu_type or (self.gpu_info.gpu_type if self.gpu_info else "")
-        return names_of(announced, [info.name if isinstance(info, DeviceInfo) else info for info in self._listed()])
+        listed = [info.name if isinstance(info, DeviceInfo) else str(info) for info in self._listed()]
+        return names_of(announced, [name for name in listed if not name.isdecimal()])
 
-    def _listed(self) -> Sequence[DeviceInfo | str]:
+    def _listed(self) -> Sequence[DeviceInfo | str | int]:
         return self.devices or (self.gpu_info.devices if self.gpu_info else [])
 
     def _devices(self) -> tuple[Device, ...]:
