@@ -78,6 +78,14 @@ def test_a_failed_prolog_fails_the_job_and_the_reason_says_so(fleet: ProcessFlee
     assert "never" not in log
 
 
+def test_a_failed_command_and_a_failed_epilog_are_both_in_the_reason(fleet: ProcessFleet, tmp_path: Path) -> None:
+    job_id = fleet.submit(*with_steps(tmp_path, command="exit 3", epilog="exit 4"))
+    fleet.check_run("wait", job_id, code=1)
+    job = fleet.show(job_id)
+    assert (job["state"], job["exit_code"]) == ("failed", 3)
+    assert job["reason"] == "exit code 3; the epilog failed with exit code 4"
+
+
 def test_the_epilog_runs_after_a_cancel(fleet: ProcessFleet, tmp_path: Path) -> None:
     mark = tmp_path / "cleaned"
     steps = with_steps(tmp_path, command="echo ready; exec sleep 60", epilog=f"echo cleaned; touch {mark}")

@@ -48,11 +48,22 @@ def test_a_failed_prolog_keeps_the_command_from_running_but_not_the_epilog(tmp_p
     assert said(tmp_path) == "the prolog failed with exit code 7; the command was not run"
 
 
-def test_a_failed_epilog_fails_a_task_that_had_succeeded_and_hides_no_other_failure(tmp_path: Path) -> None:
+def test_a_failed_epilog_fails_a_task_that_had_succeeded(tmp_path: Path) -> None:
     assert run(tmp_path, "", "true", "exit 4")[0] == 4
     assert said(tmp_path) == "the epilog failed with exit code 4"
+
+
+def test_a_failed_epilog_hides_no_failure_of_the_prolog(tmp_path: Path) -> None:
     assert run(tmp_path, "exit 5", "true", "exit 4")[0] == 5
-    assert "the prolog failed" in said(tmp_path)
+    assert said(tmp_path).splitlines() == [
+        "the prolog failed with exit code 5; the command was not run",
+        "the epilog failed with exit code 4",
+    ]
+
+
+def test_after_a_failed_command_a_failed_epilog_is_a_second_reason(tmp_path: Path) -> None:
+    assert run(tmp_path, "", "exit 3", "exit 4")[0] == 3
+    assert said(tmp_path).splitlines() == ["", "the epilog failed with exit code 4"]
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -60,7 +71,16 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     environment = {**os.environ, "OSTLER_ERROR": str(tmp_path / "error.txt")}
     code = subprocess.run([sys.executable, "-m", "ostler.task.steps", json.dumps(steps)], env=environment).returncode
     assert code == 127
-    assert "prolog" in said(tmp_path)
+    assert said(tmp_path).startswith("the prolog could not be started: /nowhere/at/all: ")
+
+
+def test_an_epilog_that_is_not_there_hides_no_failure_of_the_command(tmp_path: Path) -> None:
+    steps = {"prolog": [], "command": ["false"], "epilog": ["/nowhere/at/all"]}
+    environment = {**os.environ, "OSTLER_ERROR": str(tmp_path / "error.txt")}
+    code = subprocess.run([sys.executable, "-m", "ostler.task.steps", json.dumps(steps)], env=environment).returncode
+    assert code == 1
+    (own, after) = said(tmp_path).splitlines()
+    assert own == "" and after.startswith("the epilog could not be started: /nowhere/at/all: ")
 
 
 def test_the_command_is_told_to_end_once(tmp_path: Path) -> None:

@@ -89,6 +89,33 @@ def test_what_a_prolog_said_comes_before_what_the_task_said_last() -> None:
     assert result.error == "the prolog failed"
 
 
+@pytest.mark.parametrize(
+    ("more", "error"),
+    [
+        ({}, "exit code 3; the epilog failed with exit code 4"),
+        (
+            {"lacked": "vram", "lacked_line": "CUDA"},
+            "out of GPU memory (exit code 3): CUDA; the epilog failed with exit code 4",
+        ),
+    ],
+)
+def test_a_failed_command_and_a_failed_epilog_are_both_reasons_and_the_commands_comes_first(
+    more: dict[str, str], error: str
+) -> None:
+    state = worker()
+    said = "\nthe epilog failed with exit code 4"
+    found = OutcomeCollected(attempt="a1", said=said, last_line="[ostler: the epilog failed with exit code 4]", **more)  # type: ignore[arg-type]
+    [result] = sent(do(state, Assigned(order("a1")), ended("a1", 3), found))
+    assert (result.error, result.exit_code) == (error, 3)
+
+
+def test_a_failed_epilog_does_not_hide_that_the_run_time_budget_was_spent() -> None:
+    state = worker()
+    found = OutcomeCollected(attempt="a1", said="\nthe epilog failed with exit code 4")
+    [result] = sent(do(state, Assigned(order("a1")), ended("a1", 143, stopped="max_runtime"), found))
+    assert result.error == "max_runtime"
+
+
 def test_a_checkpoint_is_told_with_every_heartbeat_and_with_the_result_if_no_later_one_was_brought() -> None:
     state = worker()
     do(state, Assigned(order("a1")), CheckpointBrought(attempt="a1", checkpoint="c1"))

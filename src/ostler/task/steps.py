@@ -4,7 +4,9 @@
 
 The prolog must succeed, or the command is not run. The epilog runs whatever happened: after a failed prolog, after a
 failed command, and after SIGTERM, for as long as the grace lasts. The exit code is the command's (or the prolog's);
-what went wrong beside it is said in the log and, for the worker, in the file $OSTLER_ERROR. Standard library only.
+the log has every other failure. So has the file $OSTLER_ERROR, for the worker: its first line is the reason for the
+exit code, and is empty if the command ended with that code by itself; the lines after it are failures that came later.
+Standard library only.
 """
 
 import json
@@ -27,38 +29,43 @@ class Steps:
         self._told_to_stop = True
 
     def run(self, prolog: list[str], command: list[str], epilog: list[str]) -> int:
-        code = self._step("prolog", prolog) if prolog else 0
+        code, failure = self._step("prolog", prolog) if prolog else (0, "")
         if code == 0 and not self._told_to_stop:
-            code = self._step("", command)
+            code, failure = self._step("command", command)
         elif code != 0:
-            complain(f"the prolog failed with exit code {code}; the command was not run")
+            failure += "; the command was not run"
+        if failure:
+            complain(failure)
         if epilog:
-            ended = self._step("epilog", epilog)
+            ended, failure = self._step("epilog", epilog)
             if ended != 0:
-                complain(f"the epilog failed with exit code {ended}", keep=code != 0)
+                complain(failure, is_later=code != 0)
                 code = code or ended
         return code
 
-    def _step(self, name: str, argv: list[str]) -> int:
+    def _step(self, name: str, argv: list[str]) -> tuple[int, str]:
+        """Runs one step. Returns its exit code, and a sentence if it failed: none for a command that ended by itself,
+        because the worker has better words for its exit code."""
         try:
             was_told = self._told_to_stop
             running = subprocess.Popen(argv)
         except OSError as error:
-            complain(f"{name or 'the command'} could not be started: {argv[0]}: {error.strerror}")
-            return 127 if isinstance(error, FileNotFoundError) else 126
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            return code, f"the {name} could not be started: {argv[0]}: {error.strerror}"
         if self._told_to_stop and not was_told:
             running.send_signal(signal.SIGTERM)  # it came while this one was not there yet
         code = running.wait()
-        return 128 - code if code < 0 else code
+        code = 128 - code if code < 0 else code
+        return code, f"the {name} failed with exit code {code}" if code and name != "command" else ""
 
 
-def complain(text: str, *, keep: bool = False) -> None:
-    """Into the log, and to the worker; `keep`: what was said there first is the cause and stays."""
+def complain(text: str, *, is_later: bool = False) -> None:
+    """Writes a failure to the log and to the worker's file. `is_later`: it does not explain the exit code."""
     print(f"[ostler: {text}]", file=sys.stderr, flush=True)
     path = os.environ.get(ERROR_VARIABLE)
-    if path and not (keep and os.path.exists(path)):
-        with open(path, "w") as file:
-            file.write(text)
+    if path:
+        with open(path, "a") as file:
+            file.write(f"\n{text}" if is_later else text)
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from ostler.worker.events import (
 from ostler.worker.lacking import KILLED
 from ostler.worker.orders import Facts
 from ostler.worker.state import Ending, Kept, State
-from ostler.worker.verdict import RETURNED, exit_text, with_lacked, with_last_line
+from ostler.worker.verdict import RETURNED, exit_text, failure_text, with_last_line
 
 COLLECT_TRIES = 5
 OUTPUT_TRIES = 30
@@ -96,9 +96,7 @@ def _complete(ending: Ending, event: OutcomeCollected) -> None:
             result.error = f"the worker's disk is full; it ended with {with_last_line(result, event.last_line)}"
         elif result.state == states.FAILED:
             result.lacked = event.lacked
-            result.error = (
-                event.said or with_lacked(result, event.lacked_line) or with_last_line(result, event.last_line)
-            )
+            result.error = failure_text(result, event.said, event.lacked_line, event.last_line)
         return
     result.artifact_id = event.artifact_id
     error = event.error or (event.lacking and f"its {event.lacking} could not be brought to the hub")

@@ -61,6 +61,19 @@ def _verdict(end: Ended, cancelled: str | None) -> tuple[str, str, str]:
     return states.FAILED, end.error or exit_text(end.exit_code), ""
 
 
+def failure_text(result: JobResult, said: str, lacked_line: str, last_line: str) -> str:
+    """The reason of a failed task. `said` is the error file of task/steps.py: the reason for the exit code, if it is
+    not the command's own, then a line for each later failure."""
+    if result.error != exit_text(result.exit_code or 0):
+        return result.error  # a stop, not the exit code, is the cause: the hub must recognise it
+    own, *later = said.split("\n")
+    reason = own or with_lacked(result, lacked_line)
+    if not reason:
+        # After a failed epilog, the last line of the log is not the command's.
+        reason = result.error if later else with_last_line(result, last_line)
+    return "; ".join([reason, *filter(None, later)])
+
+
 def with_last_line(result: JobResult, line: str) -> str:
     """An exit code that says nothing more by itself is told with what the task said last."""
     plain = f"exit code {result.exit_code}"

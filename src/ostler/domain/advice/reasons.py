@@ -48,7 +48,7 @@ REASONS = (
     Advice(
         "ended-by-step",
         REASON,
-        r"the (prolog|epilog) failed",
+        r"^(rank \d+: )?the (prolog|epilog) failed",
         "The command around the job's own command failed. After a prolog that failed, the command itself was not run.",
         "The log has what the step said. A template in `ostler.toml` may have put it there: `ostler show ID`.",
     ),
