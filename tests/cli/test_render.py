@@ -79,6 +79,14 @@ def test_a_job_is_shown_with_its_attempts_and_what_to_do_next() -> None:
     assert f"ostler logs {RUNNING['id']}" in found
 
 
+def test_the_reason_of_a_failed_job_is_shown_unless_it_is_only_the_exit_code() -> None:
+    failed = {**RUNNING, "state": "failed", "exit_code": 3}
+    both = {**failed, "reason": "exit code 3; the epilog failed with exit code 4"}
+    assert re.search(r"reason +exit code 3; the epilog failed", "\n".join(lines_of(jobs.job_screen(both, NOW))))
+    for reason in ("exit code 3", "exit code 137 (SIGKILL)"):
+        assert "reason " not in "\n".join(lines_of(jobs.job_screen({**failed, "reason": reason}, NOW)))
+
+
 def test_a_service_is_shown_with_where_it_is_reached() -> None:
     service = {**RUNNING, "name": "a clock", "spec": {**RUNNING["spec"], "type": "service"}}
     assert "/services/a%20clock/ on the hub" in "\n".join(lines_of(jobs.job_screen(service, NOW)))

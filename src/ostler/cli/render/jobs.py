@@ -19,6 +19,7 @@ from ostler.cli.render.words import (
     figure,
     gib,
     handle,
+    is_exit_code,
     moment,
     needs,
     settings,
@@ -92,8 +93,8 @@ def _headline(job: Document, now: float | None) -> Text:
 
 def _job_facts(job: Document, spec: Document, now: float | None) -> Iterator[tuple[str, Any]]:
     yield "id", job["id"]
-    # The exit code has a line of its own, with the signal's name.
-    yield "reason", "" if error_of(job).startswith("exit code") else error_of(job)
+    # A reason that is no more than the exit code is left out: the exit code has a line of its own.
+    yield "reason", "" if is_exit_code(error_of(job)) else error_of(job)
     yield from _training_facts(job, spec.get("training") or {})
     yield "command", _what_runs(spec)
     yield "needs", needs(spec).strip("–")

@@ -48,6 +48,7 @@ STATE_STYLES = {
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _EXIT_CODE = re.compile(r"^exit code -?[0-9]+: ")
+_ONLY_EXIT_CODE = re.compile(r"exit code -?[0-9]+( \(SIG[A-Z0-9]+\))?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _GENERATED_ID = re.compile(rf"[0-9a-hjkmnp-tv-z]{{18}}|{_DIGEST.pattern}")
 _SHORT_ID = 12
@@ -179,6 +180,11 @@ def handle(ident: str) -> str:
 def error_of(job: dict[str, Any]) -> str:
     """What ended a job, in its own words; its exit code only where it had none."""
     return _EXIT_CODE.sub("", clean(job.get("reason") or ""))
+
+
+def is_exit_code(reason: str) -> bool:
+    """Whether a reason says no more than the exit code."""
+    return _ONLY_EXIT_CODE.fullmatch(reason) is not None
 
 
 def settings(values: dict[str, Any]) -> str:
