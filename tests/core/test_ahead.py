@@ -70,6 +70,16 @@ def test_the_next_jobs_of_a_lane_are_sent_in_order_of_arrival(core: CoreFleet) -
     assert ahead(core) == {"j2": "j1", "j3": "j2", "j4": "j3", "j5": "j4"}
 
 
+def test_an_array_of_which_a_task_is_sent_behind_another_job_is_running(core: CoreFleet) -> None:
+    core.submit("first")
+    core.submit("second")
+    core.submit("a", array=2)
+    assert core.job("a").state == PENDING
+    core.end("first", run_s=0.01)
+    assert ahead(core) == {"a.0": "second", "a.1": "a.0"}
+    assert core.job("a").state == RUNNING
+
+
 def test_whoever_is_sent_ahead_has_the_room_of_the_one_before_it_at_its_end(core: CoreFleet) -> None:
     core.submit("a", array=2, min_cpu_cores=3, min_memory_gb=4)
     core.accept("a.0")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.core.core_fleet import CoreFleet
 
 from ostler.core.ranges import Ranges, RangeSet, merge, split_ranges, with_index, without_index
-from ostler.domain.records import Dropped
+from ostler.domain.records import Changes, Dropped, JobProgress
 
 MILLION = 1_000_000
 
@@ -88,23 +88,77 @@ def test_an_array_of_one_is_still_an_array() -> None:
     assert core.job("a").state == "succeeded"
 
 
-def test_an_array_is_pending_until_one_starts_running_until_all_have_ended_then_succeeded() -> None:
+def test_an_array_is_running_while_a_task_is_placed_and_pending_while_tasks_only_wait() -> None:
     core = CoreFleet()
     tasks = array(core, 2)
     assert core.job("a").state == "pending"
     core.worker("box", slots=1)
+    assert core.job("a").state == "running"
     core.start("a.0")
     assert core.job("a").state == "running"
-    core.end("a.0")
     core.drain("box")
-    assert core.job("a").state == "running"
+    core.end("a.0")
+    assert (core.job("a").state, core.job("a").counts) == ("pending", {"succeeded": 1, "pending": 1})
     core.drain("box", False)
+    assert core.job("a").state == "running"
     core.start(tasks[1])
     core.end(tasks[1])
     assert core.job("a").state == "succeeded"
     assert core.job("a").finished_at is not None
     assert core.job("a").counts == {"succeeded": 2}
     assert "a" not in core.fleet.jobs
+
+
+def test_an_array_whose_next_task_starts_where_the_last_one_ended_stays_running() -> None:
+    core = CoreFleet()
+    array(core, 2)
+    core.worker("box", slots=1)
+    core.start("a.0")
+    core.end("a.0")
+    seen = [line.body["state"] for line in core.ledger.feed(after=0, limit=100) if line.kind == "job"]
+    assert seen == ["pending", "running"]
+
+
+def test_an_array_whose_only_running_task_was_lost_is_pending_again() -> None:
+    core = CoreFleet()
+    core.worker("box", slots=1)
+    array(core, 3)
+    core.start("a.0")
+    core.end("a.0")
+    core.start("a.1")
+    core.leave("box")
+    assert core.job("a").state == "running"
+    core.wait(31)
+    assert (core.job("a").state, core.job("a").counts) == ("pending", {"succeeded": 1, "pending": 2})
+    assert [view.job.id for view in core.ledger.list_jobs(states=["pending"])] == ["a"]
+    assert core.fleet.job_counts["pending"] == 1
+
+
+def test_an_array_whose_only_running_task_was_preempted_is_pending_again() -> None:
+    core = CoreFleet()
+    core.worker("box", cores=4)
+    array(core, 2, min_cpu_cores=4, preemptible=True)
+    core.start("a.0")
+    core.submit("urgent", priority=9, min_cpu_cores=4)
+    assert core.job("a").state == "pending"
+    core.end("a.0", "cancelled")
+    core.start("urgent")
+    core.end("urgent")
+    assert core.job("a").state == "running"
+
+
+def test_an_array_of_which_nothing_was_placed_is_pending_after_a_restart() -> None:
+    core = CoreFleet()
+    core.worker("box", slots=1)
+    array(core, 2)
+    core.start("a.0")
+    core.drain("box")
+    core.end("a.0")
+    counts = {"succeeded": 1, "pending": 1}
+    old = JobProgress(id="a", state="running", waiting=[(1, 2)], counts=counts)  # of a hub without this rule
+    core.ledger.commit(Changes(progress=[old]))
+    core.restart()
+    assert core.job("a").state == "pending"
 
 
 def test_an_array_with_a_failed_task_fails_when_all_have_ended_and_says_how_many() -> None:
@@ -275,7 +329,18 @@ def test_an_array_that_was_not_placed_in_time_is_unschedulable_without_rows() ->
     assert row.state == "unschedulable"
     assert row.counts == {"unschedulable": MILLION}
     assert "no worker has registered yet" in row.dropped[0].reason
+    assert row.reason == row.dropped[0].reason
     assert core.ledger.tasks_of("a") == []
+
+
+def test_an_unschedulable_array_keeps_its_cause_when_a_task_that_is_not_there_is_requeued() -> None:
+    core = CoreFleet()
+    array(core, 2, scheduling_timeout_seconds=30)
+    core.wait(31)
+    cause = core.job("a").reason
+    core.requeue("a", 7)
+    assert (core.job("a").state, core.job("a").reason) == ("unschedulable", cause)
+    assert cause.startswith("not placed within 30 s: ")
 
 
 def test_of_an_array_that_was_partly_placed_in_time_only_the_rest_is_unschedulable() -> None:

@@ -79,6 +79,30 @@ def test_one_members_failure_ends_the_attempt_of_all(core: CoreFleet) -> None:
     assert "gang" not in core.fleet.jobs
 
 
+def test_a_gang_that_was_not_placed_in_time_gives_the_cause_of_its_tasks(core: CoreFleet) -> None:
+    core.submit("gang", node_count=4, min_cpu_cores=2, scheduling_timeout_seconds=30)
+    core.wait(31)
+    assert core.job("gang").state == "unschedulable"
+    cause = "not placed within 30 s: needs 4 workers at once, and only 3 of the registered ones could ever take it"
+    assert core.job("gang").reason == cause
+
+
+def test_a_gang_that_lost_a_member_is_pending_until_it_is_placed_again(core: CoreFleet) -> None:
+    running_gang(core)
+    core.beat(core.where("gang.1"), holds=[])
+    assert core.job("gang").state == "pending"
+    for rank in (0, 2):
+        core.end(f"gang.{rank}", "cancelled")
+    assert core.job("gang").state == "running"
+
+
+def test_a_gang_with_a_finished_member_is_running(core: CoreFleet) -> None:
+    running_gang(core)
+    core.end("gang.0")
+    core.restart()
+    assert core.job("gang").state == "running"
+
+
 def test_a_failed_round_is_tried_again_whole_when_a_retry_is_left(core: CoreFleet) -> None:
     running_gang(core, max_retries=1)
     first = {rank: core.attempt(f"gang.{rank}") for rank in range(3)}

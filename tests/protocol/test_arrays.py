@@ -52,6 +52,30 @@ async def test_the_states_of_an_arrays_tasks_are_counted(api: Api, worker: Worke
     assert (found["state"], found["counts"]) == ("failed", {"succeeded": 3, "failed": 1})
 
 
+async def test_an_array_whose_tasks_only_wait_is_found_among_the_pending_jobs(
+    hub: RunningHub, api: Api, worker: Worker
+) -> None:
+    async def listed(query: str) -> list[str]:
+        return [found["id"] for found in (await api.get(f"/v1/jobs?{query}"))["jobs"]]
+
+    job = await api.submit(array=3)
+    first, second = await worker.take_all(f"{job}.0", f"{job}.1")
+    assert (await listed("state=running"), await listed("state=pending")) == ([job], [])
+    await worker.end(first)
+    await worker.take(f"{job}.2")
+    await api.cancel(f"{job}.2")
+    await hub.lose(worker)
+    assert (await listed("status=running"), await listed("status=pending")) == ([job], [])
+    await hub.pass_time(31)
+    found = await api.until_state(job, "pending")
+    assert found["counts"] == {"succeeded": 1, "cancelled": 1, "pending": 1}
+    assert (await listed("state=running"), await listed("state=pending")) == ([], [job])
+    assert (await listed("status=running"), await listed("status=pending")) == ([], [job])
+    assert (await api.get("/v1/status"))["jobs"]["pending"] == 1
+    assert (found["finished_at"], found["reason"]) == (None, "")
+    assert second.task_id == f"{job}.1"
+
+
 async def test_the_events_of_a_task_are_its_own(api: Api, worker: Worker) -> None:
     job = await api.submit(array=2)
     for task in await worker.take_all(f"{job}.0", f"{job}.1"):
@@ -71,15 +95,13 @@ async def test_an_array_succeeds_if_all_its_tasks_do(api: Api, worker: Worker) -
     assert await api.state(job) == "succeeded"
 
 
-async def test_an_array_is_pending_until_one_of_its_tasks_starts(api: Api, worker: Worker) -> None:
-    """An assignment is a reservation; what starts a task is its worker's acceptance."""
+async def test_an_array_is_running_as_soon_as_one_of_its_tasks_is_placed(hub: RunningHub, api: Api) -> None:
     job = await api.submit(array=2)
-    first = await worker.assigned(f"{job}.0")
-    second = await worker.assigned(f"{job}.1")
     assert await api.state(job) == "pending"
-    await worker.accept(first)
+    worker = await hub.worker(slots=2)
+    await worker.assigned(f"{job}.0")
+    await worker.assigned(f"{job}.1")
     assert await api.state(job) == "running"
-    await worker.accept(second)
 
 
 async def test_an_array_is_running_until_all_have_ended(api: Api, worker: Worker) -> None:

@@ -50,11 +50,13 @@ def begin_ahead(fleet: Fleet, job: Job, before: Attempt, now: float) -> Attempt:
     if not job.size or job.waiting[0][0] in (job.tasks or {}):
         attempt = _authorise(fleet, job, worker, NOTHING, why, now, will)
     else:
-        # Nothing that anybody has to hear of, and the array is in the state that it was in.
+        # No row or feed line for the task: its array's state alone may change.
         attempt = _take_next(fleet, job, worker, NOTHING, why, now, will)
         assert attempt.task is not None
         _move(fleet, attempt.task, states.ASSIGNED, "")
         fleet.write_together(attempt, attempt.task, before.task_id)
+        if job.state != states.RUNNING:
+            derive_array(fleet, job, now)
     chain.follow(fleet, before, attempt)
     return attempt
 
@@ -431,7 +433,10 @@ def set_state(fleet: Fleet, task: Task, state: str, reason: str, now: float) -> 
             attempt=task.attempt,
             reason=reason,
         )
-    derive_job(fleet, job, task, now)
+    if job.size:
+        derive_array(fleet, job, now, task.reason)
+    else:
+        _set_job(fleet, job, task.state, task.reason, now, task)
 
 
 def _move(fleet: Fleet, task: Task, state: str, reason: str) -> None:
@@ -460,22 +465,23 @@ def _count_displaced(fleet: Fleet, job: Job, more: int) -> None:
             fleet.queue.add(job)
 
 
-def derive_job(fleet: Fleet, job: Job, task: Task, now: float) -> None:
-    """A job's state follows from its tasks'."""
-    if job.size:
-        _derive_array(fleet, job, now, has_started=task.started_at is not None)
-        return
-    _set_job(fleet, job, task.state, task.reason, now, task)
-
-
-def derive_array(fleet: Fleet, job: Job, now: float) -> None:
-    _derive_array(fleet, job, now, has_started=job.has_started())
-
-
-def _derive_array(fleet: Fleet, job: Job, now: float, *, has_started: bool) -> None:
-    _set_job(fleet, job, *_array_state(job, has_started), now)
+def derive_array(fleet: Fleet, job: Job, now: float, cause: str = "") -> None:
+    """Sets the state of an array or a gang from those of its tasks. `cause`: the reason of the last change of one."""
+    state, reason = _array_state(job, cause)
+    if state == states.PENDING and job.state == states.RUNNING:
+        fleet.unplaced[job.id] = job  # its next task may be placed in this batch: then the job never waited
+        state = states.RUNNING
+    _set_job(fleet, job, state, reason, now)
     if job.state in states.TERMINAL:
         fleet.leave(job)
+
+
+def settle_arrays(fleet: Fleet, now: float) -> None:
+    """Makes arrays and gangs pending that lost their last placed task in this batch. Runs at the end of the batch."""
+    unplaced, fleet.unplaced = fleet.unplaced, {}
+    for job in unplaced.values():
+        if job.state == states.RUNNING and not job.is_placed():
+            _set_job(fleet, job, states.PENDING, "", now)
 
 
 def _set_job(fleet: Fleet, job: Job, state: str, reason: str, now: float, task: Task | None = None) -> None:
@@ -500,7 +506,7 @@ def _set_job(fleet: Fleet, job: Job, state: str, reason: str, now: float, task: 
         fleet.tell(now, "job", job.id, body)
 
 
-def _array_state(job: Job, has_started: bool) -> tuple[str, str]:
+def _array_state(job: Job, cause: str) -> tuple[str, str]:
     ended = job.ended or {}
     if job.count_ended() == job.size:
         if ended.get(states.SUCCEEDED, 0) == job.size:
@@ -508,10 +514,10 @@ def _array_state(job: Job, has_started: bool) -> tuple[str, str]:
         if job.cancelled:
             return states.CANCELLED, "cancelled"
         if ended.get(states.UNSCHEDULABLE, 0) == job.size:
-            return states.UNSCHEDULABLE, "none of its tasks was placed in time"
+            return states.UNSCHEDULABLE, cause or job.reason
         told = ", ".join(f"{count} {state}" for state, count in sorted(ended.items()))
         return states.FAILED, f"of {job.size} tasks: {told}"
-    return (states.RUNNING, "") if has_started or job.state == states.RUNNING else (states.PENDING, "")
+    return (states.RUNNING, "") if job.is_placed() else (states.PENDING, "")
 
 
 def blame(fleet: Fleet, worker: Worker, now: float) -> None:

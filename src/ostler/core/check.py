@@ -146,6 +146,9 @@ def _job_agrees_with_its_tasks(fleet: Fleet, job: Job) -> None:
     _need(counted == Counter(job.placed or {}), f"job {job.id} has {counted} placed and counts {job.placed}")
     known = job.count_waiting() + away + job.count_ended()
     _need(known == job.total(), f"job {job.id} has {job.total()} tasks and accounts for {known}")
+    if job.size and job.state in states.LIVE and job.id not in fleet.unplaced:
+        truth = states.RUNNING if counted else states.PENDING
+        _need(job.state == truth, f"job {job.id} is {job.state}, and its tasks make it {truth}")
     gone = job.state in states.TERMINAL and not tasks and job.id not in fleet.leaving
     _need(not gone, f"job {job.id} has ended and is still in memory")
 

@@ -81,7 +81,6 @@ def _take(fleet: Fleet, worker: Worker, job: Job, ref: int, now: float) -> Effec
     attempt.claimed = True
     attempt.beaten = now
     attempts.start_clock(fleet, attempt, task, now)
-    attempts.derive_job(fleet, job, task, now)  # an array runs as soon as one of its tasks has started
     fleet.timers.add(now + LEASE_S, LEASE, attempt.id)
     fleet.touch_worker(worker)  # rows are written anyway: so is what it said about itself, and when
     return Claimed(

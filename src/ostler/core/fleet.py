@@ -98,6 +98,8 @@ class Fleet:
         """Jobs of which something has ended in this batch."""
         self.over: list[Task] = []
         """What it was, of those: what has ended, or has nothing left that holds room."""
+        self.unplaced: dict[str, Job] = {}
+        """Running arrays and gangs that lost their last placed task in this batch."""
         self.moved_up: dict[str, Attempt] = {}
         """Those of which the one before them has ended in this batch."""
         self.asking: dict[str, None] = {}

@@ -114,9 +114,9 @@ class Job:
         pending = any(task.state == states.PENDING for task in (self.tasks or {}).values())
         return self.state not in states.TERMINAL and (bool(self.waiting) or pending)
 
-    def has_started(self) -> bool:
-        """Of a job with tasks: whether one of those in memory has."""
-        return any(task.started_at is not None for task in (self.tasks or {}).values())
+    def is_placed(self) -> bool:
+        """Whether a task of this array or gang is with a worker."""
+        return any((self.placed or {}).values())
 
     def task_id(self, index: int) -> str:
         return f"{self.id}.{index}" if self.size else self.id

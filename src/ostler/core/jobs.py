@@ -266,8 +266,6 @@ def requeue(fleet: Fleet, event: RequeueRequested, now: float) -> list[Effect]:
     for task in _to_run_again(fleet, job, event):
         effects += _again(fleet, task, now)
     if job.size:
-        if not job.has_started() and not job.ended:
-            fleet.set_job_state(job, states.PENDING)
         attempts.derive_array(fleet, job, now)
     fleet.watch_wait(job)
     return effects

@@ -48,4 +48,4 @@ def drop_waiting(fleet: Fleet, job: Job, state: str, reason: str, now: float) ->
     job.waiting = kept
     if not kept:
         fleet.queue.remove(job)
-    attempts.derive_array(fleet, job, now)
+    attempts.derive_array(fleet, job, now, reason)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from ostler.core.attempt import PREEMPTED_BY, Sent
-from ostler.core.attempts import LOOK_AGAIN_S, forget_ended, remaining_s, set_state
+from ostler.core.attempts import LOOK_AGAIN_S, derive_array, forget_ended, remaining_s, set_state, settle_arrays
 from ostler.core.claims import LEASE_S
 from ostler.core.dependencies import hold_again
 from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
@@ -38,6 +38,8 @@ _capabilities = msgspec.json.Decoder(Capabilities)
 
 def take_changes(fleet: Fleet, now: float) -> Changes:
     """Everything that changed since the last call, as rows."""
+    if fleet.unplaced:
+        settle_arrays(fleet, now)
     touched, fleet.touched = fleet.touched, Touched()
     for name in touched.new_jobs.keys() & touched.jobs.keys():  # written once: as it is by now
         bring_up(touched.new_jobs[name], _progress(touched.jobs.pop(name), fleet))
@@ -204,6 +206,7 @@ def restore(
         _orphan_and_wait(fleet, job, now)
         if job.state in states.TERMINAL:
             fleet.leave(job)
+    settle_arrays(fleet, now)
     for used in snapshot.usage:
         away_s = max(0.0, fleet.wall(now) - used.at)
         fleet.usage.charge(used.user, used.gpu_seconds * 2.0 ** -(away_s / HALF_LIFE_S), now)
@@ -275,5 +278,7 @@ def _orphan_and_wait(fleet: Fleet, job: Job, now: float) -> None:
             set_state(fleet, task, states.ORPHANED, "the hub restarted", now)
         elif task.state == states.PENDING and task.holder is None:
             fleet.enqueue(task)  # it waits already, or a service was between two starts
+    if job.size and job.state in states.LIVE and job.is_placed() != (job.state == states.RUNNING):
+        derive_array(fleet, job, now)  # the row is of a hub that knew other rules
     fleet.line_up(job)
     fleet.watch_wait(job)
