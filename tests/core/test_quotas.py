@@ -1,8 +1,12 @@
 """Quotas per user: hold what would exceed them, refuse what may not even wait, and say which."""
 
+from typing import Any
+
+import pytest
 from tests.core.core_fleet import CoreFleet
 
 from ostler.core.effects import Refuse
+from ostler.core.foresight.explain import never_within_quota, why
 from ostler.domain.quota import Quota, Quotas
 
 
@@ -64,3 +68,61 @@ def test_what_a_quota_held_back_starts_on_another_machine_than_the_one_that_gain
     assert (core.where(first), core.where(waits)) == ("plain", "")
     core.end(first)
     assert core.where(waits) == "box"
+
+
+def test_an_array_that_a_quota_holds_names_the_quota() -> None:
+    core = core_with(running_jobs=1)
+    core.submit("a", array=3)
+    core.start("a.0")
+    array = core.fleet.jobs["a"]
+    told = why(core.fleet, array, None, core.now)
+    assert told.summary.startswith("a.0 is running on box: ")
+    assert told.summary.endswith("; 2 of its tasks wait: held by a quota: ann has 1 of 1 running_jobs")
+    assert (told.dominant, told.blockers[0].axis) == ("quota", "quota")
+    one = why(core.fleet, array, None, core.now, waits=True)
+    assert one.summary == "held by a quota: ann has 1 of 1 running_jobs"
+
+
+def test_a_quota_that_ran_out_the_scheduling_timeout_is_the_cause() -> None:
+    core = core_with(running_jobs=1)
+    core.submit("first")
+    core.start("first")
+    core.submit("second", scheduling_timeout_seconds=30)
+    core.wait(31)
+    reason = "not placed within 30 s: held by a quota: ann has 1 of 1 running_jobs"
+    assert (core.job("second").state, core.job("second").reason) == ("unschedulable", reason)
+
+
+@pytest.mark.parametrize(
+    ("quota", "needs", "cause"),
+    [
+        ({"running_gpus": 2}, {"gpu_count": 4}, "it needs 4 GPUs, and the quota running_gpus of ann is 2"),
+        (
+            {"running_gpus": 1},
+            {"gpu_share": 0.6, "node_count": 2},
+            "it needs 1.2 GPUs, and the quota running_gpus of ann is 1",
+        ),
+        ({"running_jobs": 2}, {"node_count": 3}, "it starts 3 tasks at once, and the quota running_jobs of ann is 2"),
+        (
+            {"running_jobs": 1},
+            {"node_count": 2, "type": "batch"},
+            "it starts 2 tasks at once, and the quota running_jobs of ann is 1",
+        ),
+    ],
+)
+def test_a_job_that_wants_more_than_its_quota_ever_allows_can_never_start(
+    quota: dict[str, int], needs: dict[str, Any], cause: str
+) -> None:
+    core = core_with(**quota)
+    job = core.submit("big", **needs)
+    told = core.why(job)
+    assert told.summary == f"it can never start: {cause}"
+    assert (told.dominant, told.blockers[0].reason) == ("quota", told.summary)
+    assert never_within_quota(core.fleet, core.fleet.jobs[job]) == told.summary
+
+
+def test_a_job_that_a_quota_will_admit_later_is_not_said_to_start_never() -> None:
+    core = core_with(running_gpus=2, running_jobs=1)
+    core.submit("first", gpu_count=2)
+    assert never_within_quota(core.fleet, core.fleet.jobs[core.submit("second", gpu_count=2)]) == ""
+    assert never_within_quota(core.fleet, core.fleet.jobs[core.submit("many", array=9)]) == ""

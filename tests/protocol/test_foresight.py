@@ -9,9 +9,11 @@ from tests.protocol.client import Worker
 from tests.protocol.hub import RunningHub
 
 from ostler.core.fleet import Fleet
+from ostler.domain.quota import Quota, Quotas
 from ostler.hub import foresight
 from ostler.hub.apart import Copy, Work
 from ostler.hub.api import whatif
+from ostler.hub.settings import Settings
 
 Document = dict[str, Any]
 
@@ -364,3 +366,34 @@ async def everything(api: Api) -> list[Any]:
 async def _events(api: Api, job_id: str) -> list[Document]:
     found: list[Document] = (await api.get(f"/v1/jobs/{job_id}/events"))["events"]
     return found
+
+
+# Quotas
+
+
+async def under_quotas(hub: RunningHub, **quota: int) -> Api:
+    """The hub started again with a quota for everybody, and its operator."""
+    hub.settings = Settings(quotas=Quotas(default=Quota(**quota)))
+    await hub.restart()
+    return hub.api
+
+
+async def test_a_job_beyond_its_quota_says_wherever_its_reason_is_shown_that_it_never_starts(hub: RunningHub) -> None:
+    api = await under_quotas(hub, running_gpus=2)
+    job, other = await api.submit(gpu_count=3), await api.submit(gpu_count=2)
+    told = "it can never start: it needs 3 GPUs, and the quota running_gpus of admin is 2"
+    assert (await api.job(job))["reason"] == (await api.why(job))["summary"] == told
+    listed = {found["id"]: found["reason"] for found in (await api.get("/v1/jobs"))["jobs"]}
+    assert listed == {job: told, other: ""}
+
+
+async def test_why_of_an_array_that_a_quota_holds_names_the_quota(hub: RunningHub) -> None:
+    api = await under_quotas(hub, running_jobs=1)
+    worker = await hub.worker(slots=4)
+    job = await api.submit(array=3)
+    await worker.take(f"{job}.0")
+    why = await api.why(job)
+    assert why["summary"].endswith("2 of its tasks wait: held by a quota: admin has 1 of 1 running_jobs")
+    assert (why["state"], why["dominant"]) == ("running", "quota")
+    assert why["change"] == "raise the quota running_jobs of admin from 1 to 2"
+    assert (await api.why(f"{job}.1"))["summary"] == "held by a quota: admin has 1 of 1 running_jobs"

@@ -391,15 +391,18 @@ class Fleet:
             return shapes
         running, used = self.running_of.get(user, (0, 0))
         for shape in coming:
-            nodes, milli = _counts_as(shape.request)
+            nodes, milli = counts_as(shape.request)
             running, used = running + nodes, used + milli
         for sid in bits(shapes):
             shape = self.index.shape_at(sid)
-            nodes, milli = _counts_as(shape.request)
-            too_many = quota.running_jobs and running + nodes > quota.running_jobs
-            if too_many or (quota.running_gpus and milli and used + milli > 1000 * quota.running_gpus):
+            if quota.exceeded(running, used, *counts_as(shape.request)):
                 shapes ^= shape.bit
         return shapes
+
+    def exceeded_quota(self, user: str, request: Request, *, idle: bool = False) -> str:
+        """The quota that keeps this user from one more start; "" if none does. `idle`: if nothing of the user ran."""
+        running, used = (0, 0) if idle else self.running_of.get(user, (0, 0))
+        return self.quotas.of(user).exceeded(running, used, *counts_as(request))
 
     def offer_of(
         self, worker_id: str, capabilities: Capabilities, claims: bytes = b"", *, is_plain: bool = False
@@ -434,7 +437,7 @@ class Fleet:
         self.index.offer_changed(worker)
 
 
-def _counts_as(request: Request) -> tuple[int, int]:
+def counts_as(request: Request) -> tuple[int, int]:
     """Of a quota: how many that run, and how many thousandths of GPUs they have together."""
     # Of a share that is an amount of memory, nobody knows what part it will be before it has a device.
     gpus = request.gpu_count or int(request.prefers_cuda)

@@ -14,6 +14,15 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     running_jobs: Limit = 0
     queued_jobs: Limit = 0
 
+    def exceeded(self, running: int, used_milli: int, nodes: int, milli: int) -> str:
+        """The limit that a start of `nodes` tasks with `milli` thousandths of GPUs exceeds; "" if it exceeds none.
+        `running` and `used_milli` are what the user has."""
+        if self.running_jobs and running + nodes > self.running_jobs:
+            return "running_jobs"
+        if self.running_gpus and milli and used_milli + milli > 1000 * self.running_gpus:
+            return "running_gpus"
+        return ""
+
 
 class Quotas(msgspec.Struct, forbid_unknown_fields=True):
     default: Quota = Quota()

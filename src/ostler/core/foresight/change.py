@@ -355,19 +355,18 @@ def _slots(seen: _Seen) -> Iterator[Candidate]:
 
 def _quota(seen: _Seen, trial: Trial) -> Change | None:
     job, fleet = seen.job, seen.fleet
-    if job.blocked_on or fleet.within_quota(job.user, job.shape.bit):
+    name = fleet.exceeded_quota(job.user, seen.request)
+    if job.blocked_on or not name:
         return None
     quota = fleet.quotas.of(job.user)
     running, used = fleet.running_of.get(job.user, (0, 0))[0], fleet.gpus_used(job.user)
-    too_many = bool(quota.running_jobs) and running + seen.request.nodes > quota.running_jobs
-    name = "running_jobs" if too_many else "running_gpus"
     was: int = getattr(quota, name)
 
     def raised(value: int) -> None:
         higher = msgspec.structs.replace(quota, **{name: value})
         fleet.set_quotas(Quotas(default=fleet.quotas.default, users={**fleet.quotas.users, job.user: higher}))
 
-    least = max(was + 1, running + 1 if too_many else math.ceil(used))
+    least = max(was + 1, running + 1 if name == "running_jobs" else math.ceil(used))
     value = trial.least(range(least, least + MOST_QUOTA), raised)
     words = f"raise the quota {name} of {job.user} from {was} to {value}"
     return None if value is None else Change(kind="quota", words=words, was=was, to=value)

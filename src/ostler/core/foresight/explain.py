@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker
+from ostler.core.fleet import Attempt, Fleet, Job, Task, Worker, counts_as
 from ostler.core.foresight.holders import Holder
 from ostler.core.learning import lessons
 from ostler.core.match import Reason, never_fits, unmet, unmet_by_claim
@@ -120,22 +120,9 @@ def _why_pending(fleet: Fleet, job: Job, task: Task | None, state: str, now: flo
         worker = task.holder.worker_id
         return _held_up(state, "release", f"waits until its old process on {worker} is gone", workers=[worker])
     told = why_waiting(fleet, job, now)
-    kept = (("quota", _quota(fleet, job)), ("preemption", _making_room(fleet, job)), ("hold", _held(fleet, job, told)))
-    for axis, kept_back in kept:
-        if kept_back:
-            told.summary, told.dominant = kept_back, axis
-            told.blockers.insert(0, Blocker(axis, kept_back, []))
-            break
     if task is not None and task.reason:
         told.summary = f"{task.reason}; {told.summary}"  # it was somewhere before
     return told
-
-
-def _held(fleet: Fleet, job: Job, told: Why) -> str:
-    """Where it would have room, but for holds."""
-    able = [view.id for view in told.workers if view.fits]
-    held = _held_for_others(fleet, job)
-    return told.summary if able and len(able) >= job.shape.request.nodes and all(one in held for one in able) else ""
 
 
 def _held_up(state: str, axis: str, summary: str, reason: str = "", workers: list[str] | None = None) -> Why:
@@ -156,15 +143,26 @@ def _as_told(job: Job, maker: Attempt) -> str:
     return OTHERS if maker.task is None else named_for(job.user, maker.task.job)
 
 
-def _quota(fleet: Fleet, job: Job) -> str:
-    """Which of its user's quotas keeps it back, if one does."""
-    if fleet.within_quota(job.user, job.shape.bit):
+def never_within_quota(fleet: Fleet, job: Job) -> str:
+    """Why a quota of its user never lets the job start, whatever else runs; "" if none does."""
+    name = fleet.exceeded_quota(job.user, job.shape.request, idle=True)
+    if not name:
         return ""
-    quota = fleet.quotas.of(job.user)
-    running = fleet.running_of.get(job.user, (0, 0))[0]
-    if quota.running_jobs and running + job.shape.request.nodes > quota.running_jobs:
-        return f"held by a quota: {job.user} has {running} of {quota.running_jobs} running_jobs"
-    return f"held by a quota: {job.user} has {fleet.gpus_used(job.user):g} of {quota.running_gpus} running_gpus"
+    nodes, milli = counts_as(job.shape.request)
+    wants = f"it starts {nodes} tasks at once" if name == "running_jobs" else f"it needs {milli / 1000:g} GPUs"
+    limit = getattr(fleet.quotas.of(job.user), name)
+    return f"it can never start: {wants}, and the quota {name} of {job.user} is {limit}"
+
+
+def _quota(fleet: Fleet, job: Job) -> str:
+    """Which of its user's quotas holds the job, if one does."""
+    name = fleet.exceeded_quota(job.user, job.shape.request)
+    if not name:
+        return ""
+    running, milli = fleet.running_of.get(job.user, (0, 0))
+    has = str(running) if name == "running_jobs" else f"{milli / 1000:g}"
+    limit = getattr(fleet.quotas.of(job.user), name)
+    return never_within_quota(fleet, job) or f"held by a quota: {job.user} has {has} of {limit} {name}"
 
 
 def _placed(task: Task) -> str:
@@ -179,16 +177,33 @@ def _placed(task: Task) -> str:
 
 
 def why_waiting(fleet: Fleet, job: Job, now: float) -> Why:
+    """What keeps those tasks of the job waiting that wait for room."""
     request = job.shape.request
-    found = [(worker, unmet(request, worker, now)) for worker in sorted(fleet.workers.values(), key=_by_id)]
+    found = _look(fleet, request, now)
+    axis, summary = _cause(fleet, job, found)
     return Why(
         state=states.PENDING,
-        summary=_summary(request, found, _held_for_others(fleet, job)),
-        blockers=_blockers(found),
-        dominant=_dominant(request, found),
+        summary=summary,
+        blockers=[Blocker(axis, summary, [])] * bool(axis) + _blockers(found),
+        dominant=axis or _dominant(request, found),
         workers=[WorkerView(worker.id, not reasons, [reason.text for reason in reasons]) for worker, reasons in found],
         alike=_alike(found),
     )
+
+
+def _look(fleet: Fleet, request: Request, now: float) -> Found:
+    return [(worker, unmet(request, worker, now)) for worker in sorted(fleet.workers.values(), key=_by_id)]
+
+
+def _cause(fleet: Fleet, job: Job, found: Found) -> tuple[str, str]:
+    """What keeps a job waiting, in one sentence, and its axis; no axis where the workers' own reasons are the cause."""
+    for axis, kept_back in (("quota", _quota(fleet, job)), ("preemption", _making_room(fleet, job))):
+        if kept_back:
+            return axis, kept_back
+    held = _held_for_others(fleet, job)
+    able = [worker.id for worker, reasons in found if not reasons]
+    is_held = len(able) >= job.shape.request.nodes and all(name in held for name in able)
+    return "hold" if is_held else "", _summary(job.shape.request, found, held)
 
 
 def _held_for_others(fleet: Fleet, job: Job) -> dict[str, str]:
@@ -220,9 +235,8 @@ def _unmet_in_its_way(request: Request, worker: Worker, now: float) -> list[Reas
 
 def why_unschedulable(fleet: Fleet, job: Job, now: float) -> str:
     """The reasons that held it at this moment, in one sentence."""
-    waited = f"not placed within {job.terms.scheduling_timeout_s:g} s: "
-    found = [(worker, unmet(job.shape.request, worker, now)) for worker in fleet.workers.values()]
-    return waited + _summary(job.shape.request, found, _held_for_others(fleet, job))
+    _, cause = _cause(fleet, job, _look(fleet, job.shape.request, now))
+    return f"not placed within {job.terms.scheduling_timeout_s:g} s: {cause}"
 
 
 def _summary(request: Request, found: Found, held: dict[str, str]) -> str:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from ostler.core.events import CancelRequested, JobsSubmitted, NewJob, PriorityRequested, RequeueRequested
 from ostler.core.fleet import Fleet
+from ostler.core.foresight.explain import never_within_quota
 from ostler.domain import states
 from ostler.domain.errors import BadInput, Hidden, NotAllowed, NotFound, Unreadable
 from ostler.domain.job import MANIFEST_USER, MAX_RUNTIME_HOURS, MAX_SPEC_BYTES, JobSpec, decode_spec
@@ -170,9 +171,16 @@ class JobsApi:
         return json_response({"jobs": [self._listed(view) for view in page], "next": following})
 
     def _listed(self, view: JobView) -> dict[str, Any]:
-        document = job_document(view.job, view.task)
+        document = self._with_cause(view.job.id, job_document(view.job, view.task))
         expected = self.foretold(view.job.id) if view.job.state == states.PENDING else None
         return document if expected is None else {**document, "expected": expected}
+
+    def _with_cause(self, job_id: str, document: dict[str, Any]) -> dict[str, Any]:
+        """With a reason for a job that a quota never lets start: its row has none, because a job only waits."""
+        job = self._loop.fleet.jobs.get(job_id)
+        if job is not None and document["state"] == states.PENDING and not document["reason"]:
+            document["reason"] = never_within_quota(self._loop.fleet, job)
+        return document
 
     async def show(self, request: Request) -> Response:
         caller, text = caller_of(request), request.path_params["id"]
@@ -230,7 +238,7 @@ class JobsApi:
     async def _with_progress(self, target: Target, document: dict[str, Any]) -> dict[str, Any]:
         if document["state"] in states.LIVE:
             document["progress"] = await self._loop.look(lambda fleet, _: _progress(fleet, target.task_id))
-        return document
+        return self._with_cause(target.job.id, document)
 
     async def tasks(self, request: Request) -> Response:
         target = await self.target(request)
