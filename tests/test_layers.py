@@ -56,6 +56,19 @@ ONLY_MSGSPEC = {"domain", "core"}
 BESIDE_MSGSPEC = {"ostler.core.placing.columns": {"numpy"}}
 """Modules of those rooms that need more, and are loaded only when they are needed."""
 
+ENCODES_ITS_OWN = {
+    "gateway/relay/fields.py",
+    "hub/api/pull.py",
+    "hub/api/templates.py",
+    "hub/api/whatif.py",
+    "hub/gateway/memory.py",
+    "hub/new_job.py",
+    "hub/secrets.py",
+    "hub/settings.py",
+}
+"""Modules of the hub that encode what the hub itself reads again, or what a caller sent. All other JSON that leaves the
+hub is encoded by ostler.domain.finite, so that each number in it is finite."""
+
 NOT_IN_CORE = {
     "asyncio",
     "datetime",
@@ -236,3 +249,16 @@ def test_a_file_or_a_function_over_its_limit_is_found() -> None:
         "ostler.core.step: 601 lines; the limit is 600"
     ]
     assert too_long("x = 1\n" * MAX_FILE_LINES, "ostler.core.step") == []
+
+
+def test_all_json_that_the_hub_sends_has_finite_numbers() -> None:
+    encoders = ("msgspec.json.encode", "msgspec.json.Encoder", "json.dumps")
+    sending = [
+        *(SOURCE / "hub").rglob("*.py"),
+        *(SOURCE / "gateway" / "relay").rglob("*.py"),
+        *(SOURCE / "wire").rglob("*.py"),
+    ]
+    found = {
+        path.relative_to(SOURCE).as_posix() for path in sending if any(name in path.read_text() for name in encoders)
+    }
+    assert found == ENCODES_ITS_OWN

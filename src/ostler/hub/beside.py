@@ -14,6 +14,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from ostler.core.fleet import Fleet, Job
 from ostler.domain import states
 from ostler.domain.errors import BadInput, NotAllowed, NotRunning
+from ostler.domain.finite import encode
 from ostler.hub.api.jobs import JobsApi
 from ostler.hub.api.jobs import Target as Named
 from ostler.hub.audit import source_of
@@ -78,7 +79,7 @@ class Heard:
 
     def __init__(self, socket: WebSocket, wanted: Wanted) -> None:
         self._socket = socket
-        self._first = frame(START, msgspec.json.encode(wanted))
+        self._first = frame(START, encode(wanted))
 
     async def read(self, size: int) -> bytes:
         if self._first:

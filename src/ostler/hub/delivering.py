@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 
 from ostler import __version__
+from ostler.domain.finite import encode
 from ostler.domain.notices import FAILED, NotifySettings, Target
 from ostler.hub.outbound import Forbidden, Judged, judge_literal, judged_socket
 
@@ -56,7 +57,7 @@ class Deliverer:
         try:
             if not trusted:
                 judge_literal(urlsplit(url).hostname or "", self._settings.allow)
-            data = msgspec.json.encode(document)
+            data = encode(document)
             async with self._session(trusted).post(url, data=data, allow_redirects=False) as answer:
                 await answer.content.read(MOST_READ)
         except (Forbidden, aiohttp.InvalidURL) as error:
@@ -96,7 +97,7 @@ class Deliverer:
 async def _run(notice: Notice, command: tuple[str, ...]) -> None:
     argv = [word.replace(TITLE, notice.title) for word in command]
     env = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-    env |= {"OSTLER_EVENT": notice.event, "OSTLER_NOTICE": msgspec.json.encode(notice.document).decode()}
+    env |= {"OSTLER_EVENT": notice.event, "OSTLER_NOTICE": encode(notice.document).decode()}
     # Files, not pipes: whatever it leaves behind in the background may hold on to them.
     with tempfile.TemporaryFile() as text, tempfile.TemporaryFile() as said:
         text.write(notice.text.encode() + b"\n")

@@ -22,6 +22,7 @@ from ostler.core.foresight.outlook import RUNS, Outlook
 from ostler.core.foresight.trial import Tried
 from ostler.core.foresight.whatif import Plan, apply
 from ostler.domain import states
+from ostler.domain.finite import encode
 from ostler.hub.apart import Copy, CopyFailed, Send, tried
 from ostler.hub.documents import Document
 from ostler.hub.expected import document
@@ -220,7 +221,7 @@ def _arrival(fleet: Fleet, job_id: str) -> int:
 
 
 def _answering(compute: Compute, fleet: Fleet, now: float) -> Callable[[Send], None]:
-    return lambda send: send(msgspec.json.encode(compute(fleet, now, tried)))
+    return lambda send: send(encode(compute(fleet, now, tried)))
 
 
 def _first_starts(forecast: Forecast) -> dict[str, float]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from ostler.domain import nulls
+from ostler.domain.finite import encode as _encode
 from ostler.domain.worker import ActiveTask, Capabilities, Mib, Slots
 
 MAX_FRAME_BYTES = 1024 * 1024
@@ -333,7 +334,6 @@ class Frame(msgspec.Struct):
 
 _envelopes = msgspec.json.Decoder(_Envelope | list[_Envelope])
 _payloads = {name: msgspec.json.Decoder(kind) for name, kind in TYPES.items()}
-_encode = msgspec.json.Encoder().encode
 
 
 def told_metrics(given: dict[str, float]) -> dict[str, float]:

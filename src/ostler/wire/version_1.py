@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from ostler.domain.finite import encode as _encode
 from ostler.domain.job import JobSpec
 from ostler.wire.messages import NAMES, JobAssign, Message
 
-_encode = msgspec.json.Encoder().encode
 _spec_of = msgspec.json.Decoder(JobSpec).decode
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-encode = msgspec.json.encode
+from ostler.domain.finite import encode
 
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ostler.domain.finite import encode
 from ostler.domain.origins import Origins
 from ostler.gateway.control import KeySetup, ModelSetup, Setup
-from ostler.gateway.relay.answers import encode
 
 if TYPE_CHECKING:
     from ostler.gateway.relay.instances import Instance

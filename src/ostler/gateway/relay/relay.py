@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ostler.domain.finite import encode
 from ostler.gateway.control import (
     Abort,
     Answer,
@@ -23,7 +24,7 @@ from ostler.gateway.control import (
     ToRelay,
     Way,
 )
-from ostler.gateway.relay.answers import SWITCHING, Refusal, encode, page
+from ostler.gateway.relay.answers import SWITCHING, Refusal, page
 from ostler.gateway.relay.body import Spool
 from ostler.gateway.relay.caller import STOPPING, Caller
 from ostler.gateway.relay.catalog import Catalog, Key, Model

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Callable
 from heapq import nsmallest
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
@@ -11,6 +10,7 @@ from ostler import __version__
 from ostler.core.events import DrainRequested
 from ostler.core.fleet import Fleet
 from ostler.domain.errors import BadInput, NotFound
+from ostler.domain.finite import encode as _encode
 from ostler.domain.records import FeedRecord
 from ostler.domain.states import LIVE
 from ostler.hub.access import Caller
@@ -32,7 +32,6 @@ from ostler.hub.metrics import Metrics
 from ostler.hub.overview import Overview
 
 WORKERS_OF_A_PAGE = 500
-_encode = msgspec.json.Encoder().encode
 
 
 class FleetApi:

@@ -28,6 +28,7 @@ from ostler.domain.errors import (
     TooOften,
     Unreadable,
 )
+from ostler.domain.finite import encode as _encode
 from ostler.domain.hubs import LEADER_HEADER
 from ostler.hub.access import Caller
 from ostler.hub.api.depth import must_be_shallow
@@ -36,7 +37,6 @@ from ostler.hub.permissions import ANY_METHOD, ANYONE, SOCKET, Roles, roles_of
 from ostler.store.logs import WrongOffset
 
 _log = logging.getLogger("ostler.hub")
-_encode = msgspec.json.Encoder().encode
 
 T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]

@@ -16,6 +16,7 @@ from ostler.core.foresight.trial import Tried
 from ostler.core.learning.estimates import left
 from ostler.core.queueing.holds import OTHERS
 from ostler.domain import states
+from ostler.domain.finite import encode
 from ostler.hub.access import Caller
 from ostler.hub.apart import CopyFailed
 from ostler.hub.api.jobs import JobsApi, Target
@@ -65,7 +66,7 @@ class WhyApi:
         except CopyFailed:
             whole.cancel()
             brief = await self._loop.look(lambda fleet, now: _brief(fleet, target, now))
-            return msgspec.json.decode(msgspec.json.encode(brief), type=Parts) if brief is not None else None
+            return msgspec.json.decode(encode(brief), type=Parts) if brief is not None else None
         if not told:
             return None
         own = msgspec.json.decode(told["expected"])
@@ -73,7 +74,7 @@ class WhyApi:
             own = expected
         estimate = in_words(own, self._wall()) if own is not None else None
         more = {"expected": own, "estimate": estimate}
-        return {**told, **{name: msgspec.Raw(msgspec.json.encode(value)) for name, value in more.items()}}
+        return {**told, **{name: msgspec.Raw(encode(value)) for name, value in more.items()}}
 
     def _wall(self) -> float:
         return self._loop.fleet.wall(self._loop.now())

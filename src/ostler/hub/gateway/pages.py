@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ostler.domain.errors import NotAllowed, NotFound, OstlerError
+from ostler.domain.finite import encode as _encode
 from ostler.gateway import control
 from ostler.hub.access import Caller
 from ostler.hub.api.routes import caller_of, json_response
@@ -19,7 +20,6 @@ from ostler.hub.gateway.gateway import Gateway
 from ostler.hub.gateway.instances import READY, Instance
 from ostler.hub.logs import Logs
 
-_encode = msgspec.json.Encoder().encode
 JSON = [("Content-Type", "application/json")]
 TEXT = [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-cache")]
 MISTAKEN = "it has mistakes, of which operators are told"
