@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from tests.core.core_fleet import CoreFleet
 from tests.core.strategies import needs, offers
 
+from ostler.core.events import ModelPriced
 from ostler.core.foresight.explain import why
 from ostler.core.foresight.holders import Holder, holders
+from ostler.core.foresight.outlook import Span
 from ostler.core.match import never_fits, unmet
 from ostler.domain.job import JobSpec
 from ostler.domain.quota import Quota, Quotas
@@ -256,6 +258,17 @@ def test_a_models_process_in_the_way_is_told_as_that_and_nobody_knows_until_when
     core.start(model)
     (by,) = holders_of(core, core.submit(gpu_count=1))
     assert (by.job, by.kind, by.until) == (model, "model", None)
+
+
+def test_an_idle_model_in_the_way_gives_its_room_at_once() -> None:
+    core = CoreFleet()
+    core.worker("box", gpus=2, service_slots=1)
+    model, busy = core.submit(type="model", gpu_count=1), core.submit(gpu_count=1)
+    core.start(model, busy)
+    core.turn(ModelPriced(job_id=model, price_s=20.0))
+    until = {by.job: by.until for by in holders_of(core, core.submit(gpu_count=2))}
+    assert until.keys() == {model, busy}
+    assert until[model] == Span(0.0, 0.0, 0.0)
 
 
 def test_a_gang_waits_for_as_many_machines_as_it_needs() -> None:

@@ -33,6 +33,29 @@ async def test_a_job_gets_the_gpu_of_an_idle_model(gateway: RunningGateway) -> N
     assert gateway.servers.loads("a") == 2
 
 
+async def test_why_of_a_job_beside_an_idle_model_says_that_its_room_is_free_at_once(gateway: RunningGateway) -> None:
+    await gateway.answered(gateway.call("a", "1"))
+    other = await gateway.submit("other", "sleep", "600", min_vram_gb=8)
+    await gateway.job_is(other, "running")
+    model_job = gateway.instance("a").job_id
+
+    async def is_priced() -> bool:
+        return any(
+            held.task_id == model_job and held.price_s is not None for held in gateway.hub.loop.fleet.held.values()
+        )
+
+    await gateway.until(is_priced, "the idle model has a price")
+    job = await gateway.submit("train", "true", gpu_count=1)
+    why = await gateway.ask_hub("GET", f"/v1/jobs/{job}/why")
+    assert why.status == 200, why.body
+    until = {holder["job"]: holder["until"] for holder in why.json["holders"]}
+    assert until[model_job] == {"low_s": 0.0, "likely_s": 0.0, "high_s": 0.0}
+    assert until[other]["low_s"] < until[other]["high_s"]
+    for one in (job, other):
+        assert (await gateway.ask_hub("POST", f"/v1/jobs/{one}/cancel")).status == 200
+    await gateway.job_is(other, "cancelled")
+
+
 async def test_a_job_never_takes_the_gpu_of_a_model_that_serves(gateway: RunningGateway) -> None:
     serving = gateway.hold("a", "1")
     held = await gateway.servers.asked("1")

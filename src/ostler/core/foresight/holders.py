@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import msgspec
 
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
-from ostler.core.foresight.outlook import Span
+from ostler.core.foresight.outlook import Span, foreseen
 from ostler.core.learning import estimates
 from ostler.core.match import never_fits, unmet_health, unmet_room, unmet_static
 from ostler.core.room import Room
@@ -96,10 +96,6 @@ def _ends_in(fleet: Fleet, held: Attempt, now: float) -> float:
 def _told(fleet: Fleet, worker: Worker, held: Attempt, now: float) -> Holder:
     kept = held.phase == "bound" and held.heir is not None
     owner = held.heir if kept else held.task.job if held.task is not None else None
-    until = None
-    if held.task is not None and math.isfinite(_ends_in(fleet, held, now)):
-        left = estimates.left(fleet, held, now)
-        until = Span(SOON_S, SOON_S, SOON_S) if held.phase == "stopping" else Span(*left)
     is_model = owner is not None and owner.terms.model and not kept
     return Holder(
         worker=worker.id,
@@ -108,8 +104,18 @@ def _told(fleet: Fleet, worker: Worker, held: Attempt, now: float) -> Holder:
         user=owner.user if owner is not None else "",
         what=_what(held),
         kind="kept" if kept else "model" if is_model else "job",
-        until=until,
+        until=_until(fleet, held, now),
     )
+
+
+def _until(fleet: Fleet, held: Attempt, now: float) -> Span | None:
+    """When it is expected to leave its room; None where that is unknown."""
+    at = _ends_in(fleet, held, now)
+    if held.task is None or not math.isfinite(at):
+        return None
+    if held.phase == "stopping" or held.price_s is not None:
+        return Span(at, at, at)
+    return foreseen(*estimates.left(fleet, held, now))
 
 
 def _held_by(fleet: Fleet, worker: Worker, job: Job, now: float) -> Holder | None:

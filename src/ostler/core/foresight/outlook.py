@@ -23,6 +23,13 @@ class Span(msgspec.Struct, frozen=True):
     high_s: float | None
 
 
+def foreseen(low_s: float, likely_s: float, high_s: float) -> Span | None:
+    """The span of an estimate. None where even its low end is infinite: nothing is known to end it."""
+    if not math.isfinite(low_s):
+        return None
+    return Span(low_s, *(end_s if math.isfinite(end_s) else None for end_s in (likely_s, high_s)))
+
+
 class Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Of one job that waits, or that runs."""
 

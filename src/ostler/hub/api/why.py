@@ -11,7 +11,7 @@ from ostler.core.fleet import Fleet, Job, Task
 from ostler.core.foresight import change, explain
 from ostler.core.foresight.explain import Why
 from ostler.core.foresight.holders import Holder, holders
-from ostler.core.foresight.outlook import Expected, Span
+from ostler.core.foresight.outlook import Expected, foreseen
 from ostler.core.foresight.trial import Tried
 from ostler.core.learning.estimates import left
 from ostler.core.queueing.holds import OTHERS
@@ -145,7 +145,7 @@ def _end_of_running(fleet: Fleet, target: Target, now: float) -> Document | None
         return None
     if task.job.terms.service or task.job.terms.model:
         return None
-    end = Span(*left(fleet, task.holder, now))
+    end = foreseen(*left(fleet, task.holder, now))
     return document(Expected(end=end), fleet.wall(now))
 
 
