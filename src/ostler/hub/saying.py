@@ -15,6 +15,7 @@ from ostler.core.effects import (
     SayNoWork,
     ToWorker,
 )
+from ostler.domain.finite import encode
 from ostler.domain.job import JobSpec
 from ostler.domain.secrets import names_some
 from ostler.wire import messages, version_1
@@ -177,7 +178,7 @@ def _naming_the_blob(spec: bytes) -> bytes:
         return spec
     fields = msgspec.json.decode(spec)
     fields["snapshot_id"] = found.snapshot()
-    return msgspec.json.encode(fields)
+    return encode(fields)
 
 
 def spec_for_task(spec: bytes, job_id: str, task_id: str) -> bytes:
