@@ -175,13 +175,24 @@ def test_two_entries_of_one_job_are_told_with_both_lines_and_what_must_differ() 
     ]
 
 
+def test_two_entries_without_a_model_that_share_a_name_are_one_job() -> None:
+    text = 'defaults.command = ["c"]\n[[jobs]]\nname = "eval"\nhyper.a = 1\n\n[[jobs]]\nname = "eval"\nhyper.a = 2'
+    assert errors_of(text) == [
+        (
+            "manifest.toml:6: jobs[1]",
+            "is the same job as jobs[0] (line 2); "
+            "without a model the name identifies a job: change the name, or add a model",
+        )
+    ]
+
+
 def test_a_sweep_that_holds_a_job_again_is_told_once() -> None:
     sweep = 'name = "s{a}"\ngrid = { a = [1, 2, 3] }\n'
-    text = f'defaults.command = ["c"]\n[[jobs]]\nname = "j"\nhyper.a = 2\n[[sweeps]]\n{sweep}[[sweeps]]\n{sweep}'
+    text = f'defaults.command = ["c"]\n[[jobs]]\nname = "s2"\n[[sweeps]]\n{sweep}[[sweeps]]\n{sweep}'
     assert [where for where, _ in errors_of(text)] == [
-        "manifest.toml:5: sweeps[0]",
-        "manifest.toml:8: sweeps[1]",
-        "manifest.toml:8: sweeps[1]",
+        "manifest.toml:4: sweeps[0]",
+        "manifest.toml:7: sweeps[1]",
+        "manifest.toml:7: sweeps[1]",
     ]
 
 

@@ -33,8 +33,13 @@ KNOWN = [
     ),
     (
         'name = "only a name"',
-        '{"hyper":{},"mode":"","model":"","seed":0,"split_recipe":"","train_hosts":[]}',
-        "69211f3d933c6cf5e373e3b66146a13e5821529d1946508e212568cba91107c9",
+        '{"name":"only a name"}',
+        "b9eecf1600f71e40ecca82219e6405b47b6e164eedfb65f9ff12e0f32e9ff2f5",
+    ),
+    (
+        'name = "ω-{seed}"\nmode = "m"\nseed = 3\nhyper = { n = 6 }',
+        '{"name":"ω-3"}',
+        "83c07d29444e02181a4913fede5401d65cbe5c6faba6693083171cd7169956aa",
     ),
 ]
 
@@ -87,6 +92,19 @@ def test_nothing_else_is_part_of_the_id() -> None:
         goal = "min"
     """
     assert job(other).id == job('model = "m"').id
+
+
+@pytest.mark.parametrize(
+    "differs",
+    ['mode = "x"', "hyper.n = 6", 'split_recipe = "x"', 'train_hosts = ["x"]', "seed = 1", 'command = ["another"]'],
+)
+def test_without_a_model_only_the_name_is_part_of_the_id(differs: str) -> None:
+    assert job(f'name = "eval"\n{differs}').id == job('name = "eval"').id
+    assert job(f'name = "train"\n{differs}').id != job('name = "eval"').id
+
+
+def test_a_model_that_has_the_name_of_another_job_is_another_job() -> None:
+    assert job('name = "eval"\nmodel = "eval"').id != job('name = "eval"').id
 
 
 def test_a_point_of_a_sweep_is_the_job_it_would_be_alone() -> None:

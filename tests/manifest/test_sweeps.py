@@ -44,8 +44,9 @@ def test_a_hyper_key_goes_before_a_job_key_of_the_same_name() -> None:
 
 def test_twenty_thousand_jobs_are_taken_and_one_more_is_not() -> None:
     grid = f"grid = {{ a = {list(range(100))}, b = {list(range(200))} }}"
-    assert len(read(f'{HEAD}[[sweeps]]\nname = "s"\n{grid}').specs) == 20_000
-    assert errors_of(f'{HEAD}[[sweeps]]\nname = "s"\n{grid}\n[[jobs]]\nmodel = "one-more"') == [
+    sweep = f'{HEAD}[[sweeps]]\nname = "s"\nmodel = "m"\n{grid}'
+    assert len(read(sweep).specs) == 20_000
+    assert errors_of(f'{sweep}\n[[jobs]]\nmodel = "one-more"') == [
         ("manifest.toml:1", "it has over 20000 jobs, sweeps expanded; one manifest may have 20000")
     ]
 
@@ -56,7 +57,7 @@ def test_a_grid_without_end_is_refused_before_it_is_expanded() -> None:
 
 
 def test_a_long_text_in_a_large_grid_is_refused() -> None:
-    text = f'[[sweeps]]\nname = "s"\nhyper = {{ long = "{"x" * 100_000}" }}\ngrid = {{ a = {list(range(1000))} }}'
+    text = f'[[sweeps]]\nname = "s{{a}}"\nhyper = {{ long = "{"x" * 100_000}" }}\ngrid = {{ a = {list(range(1000))} }}'
     ((where, what),) = errors_of(HEAD + text)
     assert where == "manifest.toml:2: sweeps[0]"
     assert "over 32 MiB" in what
@@ -79,6 +80,8 @@ def test_a_long_text_in_a_large_grid_is_refused() -> None:
         ('name = "s"\nlist = [{ a = 2020-01-01 }]', "sweeps[0].list[0].a", "put dates in quotes"),
         ('name = "s"\ngrid = { a = [1, 1.0] }', "sweeps[0].grid", "two of its points are the same job"),
         ('name = "s"\nlist = [{ a = 1 }, { a = 1 }]', "sweeps[0].list", "two of its points are the same job"),
+        ('name = "s"\nmodel = "m"\ngrid = { a = [1, 1.0] }', "sweeps[0].grid", "(1 and 1.0 are one number)"),
+        ('name = "s"\ngrid = { a = [1, 2] }', "sweeps[0].grid", "put keys in braces into the name"),
         ('name = "s{b}"\nlist = [{ a = 1, b = 2 }, { a = 2 }]', "sweeps[0].name", "unknown name 'b' in braces"),
     ],
 )

@@ -53,7 +53,7 @@ class HealthCheck(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
 
 
 class Training(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a training run is about, in the words of the manifest. The first six make its id."""
+    """What a training run is about, in the words of the manifest. With a model, the first six make the job's id."""
 
     model: Annotated[str, msgspec.Meta(max_length=256)] = ""
     mode: Annotated[str, msgspec.Meta(max_length=256)] = ""

@@ -22,10 +22,19 @@ KEY_OF_FIELD = {"min_vram_gb": "min_vram_gib", "min_memory_gb": "min_ram_gib", "
 """Fields of a spec whose names differ from the manifest's."""
 
 
-def job_id(training: Training) -> str:
-    """The same for the same training, however it is spelt."""
+def job_id(training: Training, name: str = "") -> str:
+    """The id of a manifest's job: a hash of what is trained, or of the job's name where no model is named."""
+    return former_job_id(training) if training.model else _hash({"name": name})
+
+
+def former_job_id(training: Training) -> str:
+    """The hash of what is trained, by which older ledgers also know jobs without a model."""
     about: dict[str, Any] = {key: getattr(training, key) for key in IDENTITY}
     about["train_hosts"] = sorted(training.train_hosts)
+    return _hash(about)
+
+
+def _hash(about: dict[str, Any]) -> str:
     return hashlib.sha256(rfc8785.dumps(about)).hexdigest()
 
 
@@ -66,7 +75,7 @@ class Specs:
             self._problems.add(entry.path, what)
             raise Enough
         made = decode_spec(data)
-        if entry.spoiled.intersection(IDENTITY):
+        if entry.spoiled.intersection(IDENTITY) or not (entry.get("model") or spec.name):
             return
         first = self._first.setdefault(spec.id, entry)
         if first is entry:
@@ -76,12 +85,20 @@ class Specs:
             self._complain_of_double(entry, first)
 
     def _complain_of_double(self, entry: Entry, first: Entry) -> None:
+        """Adds the error that two entries, or two points of one sweep, are one job."""
+        has_model = bool(entry.get("model"))
         if entry.path == first.path:
-            points = entry.place("grid" if "grid" in entry.own else "list")
-            self._problems.add(points, "two of its points are the same job (1 and 1.0 are one number); leave one out")
+            place = entry.place("grid" if "grid" in entry.own else "list")
+            advice = "(1 and 1.0 are one number); leave one out"
+            if not has_model:
+                advice = "by its name, since it has no model; leave one out, or put keys in braces into the name"
+            self._problems.add(place, f"two of its points are the same job {advice}")
             return
-        place = f"{spell(first.path)} (line {self._line_of.get(first.path, 1)})"
-        self._problems.add(entry.path, f"is the same job as {place}; one of {', '.join(IDENTITY)} must differ")
+        same = f"is the same job as {spell(first.path)} (line {self._line_of.get(first.path, 1)})"
+        advice = f"one of {', '.join(IDENTITY)} must differ"
+        if not has_model:
+            advice = "without a model the name identifies a job: change the name, or add a model"
+        self._problems.add(entry.path, f"{same}; {advice}")
 
     def _spec(self, entry: Entry) -> JobSpec:
         self._complain_of_gaps(entry)
@@ -102,7 +119,7 @@ class Specs:
         needs_cuda = get("require_cuda")
         prefers_cuda = get("prefer_cuda") and not needs_cuda
         return JobSpec(
-            id=job_id(training),
+            id=job_id(training, name),
             name=name,
             user_id="manifest",
             job_tier="training",
