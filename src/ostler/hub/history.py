@@ -22,10 +22,11 @@ from ostler.domain.errors import BadInput
 from ostler.domain.job import JobSpec, Training
 from ostler.domain.records import ArtifactRecord, JobRecord
 from ostler.hub import old
+from ostler.hub.former_ids import identify
 from ostler.hub.new_job import new_job
 from ostler.hub.receipts import Receipts
 from ostler.ledger.base import Ledger
-from ostler.manifest import read
+from ostler.manifest import job_id, read
 
 Read = Callable[[Ledger], None]
 PAGE = 1000
@@ -97,9 +98,12 @@ def _requeued(ledger: Ledger, event: RequeueRequested) -> None:
 def _in_the_manifest(ledger: Ledger, row: JobRecord) -> NewJob | None:
     """What the manifest says of a job by now, if that is not what it ran with."""
     applied = ledger.manifest()
-    spec = _specs(applied.text).get(row.id) if applied is not None else None
-    new = new_job(spec, origin=ORIGIN) if spec is not None else None
-    return new if new is not None and (new.spec, new.terms) != (row.spec, row.terms) else None
+    specs = _specs(applied.text) if applied is not None else {}
+    spec = specs.get(row.id) or specs.get(job_id(Training(), row.name))
+    if spec is None:
+        return None
+    (new,), _ = identify(ledger, [new_job(spec, origin=ORIGIN)])
+    return new if new.id == row.id and (new.spec, new.terms) != (row.spec, row.terms) else None
 
 
 @lru_cache(maxsize=1)
@@ -126,5 +130,5 @@ def _artifact(ledger: Ledger, record: ArtifactRecord) -> None:
 
 
 def _manifest(ledger: Ledger, event: ManifestApplied) -> None:
-    event.known = ledger.jobs([new.id for new in event.jobs])
+    event.jobs, event.known = identify(ledger, event.jobs)
     event.live = {view.job.id: view.job.name for view in ledger.manifest_jobs(states=states.LIVE)}

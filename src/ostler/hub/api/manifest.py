@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +83,15 @@ class ManifestApi:
             lambda ref: ManifestApplied(ref=ref, jobs=jobs, hosts=manifest.hosts, record=record, plan=plan)
         )
         assert isinstance(reply, Followed)
-        standings = await self._standings(manifest) if plan else {}
+        standings = await self._standings(manifest) if plan else []
         counts: dict[str, Any] = dict.fromkeys(CHANGES, 0)
         for line in reply.lines:
             counts[line.change] += 1
-        return {**counts, "jobs": [_document(line, standings.get(line.job_id)) for line in reply.lines]}
+        # The lines of the manifest's jobs come first, in its order; those of absent jobs follow.
+        pairs = zip_longest(reply.lines, standings)
+        return {**counts, "jobs": [_document(line, standing) for line, standing in pairs]}
 
-    async def _standings(self, manifest: Manifest) -> dict[str, Standing]:
+    async def _standings(self, manifest: Manifest) -> list[Standing]:
         """Beside the loop: thousands of needs are compared with all workers."""
         workers, now = await self._loop.look(lambda fleet, now: (fleet.under(manifest.hosts), now))
         return await asyncio.to_thread(_standings, workers, manifest, now)
@@ -102,16 +105,11 @@ def read_file(path: Path) -> tuple[bytes, Manifest]:
     return text, read(text, path.name)
 
 
-def _standings(workers: list[Worker], manifest: Manifest, now: float) -> dict[str, Standing]:
-    """Who could run each job now, were the manifest applied. Jobs with the same needs are looked at once."""
-    found: dict[Any, Standing] = {}
-    by_job = {}
-    for spec in manifest.specs:
-        needs = spec.request()
-        if needs not in found:
-            found[needs] = who_could(needs, workers, now)
-        by_job[spec.id] = found[needs]
-    return by_job
+def _standings(workers: list[Worker], manifest: Manifest, now: float) -> list[Standing]:
+    """Which workers could run each job now, were the manifest applied. Equal needs are compared once."""
+    needs = [spec.request() for spec in manifest.specs]
+    found = {need: who_could(need, workers, now) for need in dict.fromkeys(needs)}
+    return [found[need] for need in needs]
 
 
 def _document(line: ManifestLine, standing: Standing | None) -> dict[str, Any]:
