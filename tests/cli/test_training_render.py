@@ -82,6 +82,30 @@ def test_a_plan_says_of_every_job_where_it_could_run_or_why_nowhere() -> None:
     assert found.endswith("2 inserted, 1 unchanged, 1 updated, 1 absent, if this were applied")
 
 
+def test_a_plan_shows_the_old_and_the_new_value_in_the_words_of_the_manifest() -> None:
+    changes = [
+        ("command", ["train"], ["train", "--fast"]),
+        ("env.A", "1", None),
+        ("gpu_backend", "", "nvidia"),
+        ("gpu_count", 0, 1),
+        ("hyper.lr", 0.1, 0.2),
+        ("min_memory_gb", 5000.0, 4000.5),
+        ("name", "gbt", "eval"),
+    ]
+    job = {**CHANGED["jobs"][2], "changes": [{"key": key, "old": old, "new": new} for key, old, new in changes]}
+    found = text_of(manifest.plan_table({**CHANGED, "jobs": [job]}), 140)
+    rows = [line.split()[1:] for line in found.splitlines() if line.startswith("gbt ")]
+    assert rows == [
+        ["command", '["train"]', '["train",', '"--fast"]'],
+        ["env.A", "1", "–"],
+        ["require_cuda", "false", "true"],
+        ["hyper.lr", "0.1", "0.2"],
+        ["min_ram_gib", "5000", "4000.5"],
+        ["name", "gbt", "eval"],
+    ]
+    assert "other names for 1 job: only `ostler apply --replace` gives them" in found
+
+
 def test_the_status_shows_how_far_the_manifest_and_its_sweeps_are_and_what_failed() -> None:
     found = text_of(status_screen(), 120)
     assert "Manifest  manifest.toml, applied 15m ago" in found

@@ -239,17 +239,15 @@ class CoreFleet:
 
     # People
 
-    def follow(self, *jobs: NewJob, hosts: dict[str, HostPolicy] | None = None, plan: bool = False) -> dict[str, str]:
-        """Apply a manifest of these jobs; what became of each."""
-        self.turn(self.following(*jobs, hosts=hosts, plan=plan))
+    def follow(self, *jobs: NewJob, hosts: dict[str, HostPolicy] | None = None, **more: bool) -> dict[str, str]:
+        """Apply a manifest of these jobs; what became of each. `more`: `plan`, `replace`."""
+        self.turn(self.following(*jobs, hosts=hosts, **more))
         return {line.job_id: line.change for answer in self.of(Followed) for line in answer.lines}
 
-    def following(
-        self, *jobs: NewJob, hosts: dict[str, HostPolicy] | None = None, plan: bool = False
-    ) -> ManifestApplied:
+    def following(self, *jobs: NewJob, hosts: dict[str, HostPolicy] | None = None, **more: bool) -> ManifestApplied:
         text = msgspec.json.encode(hosts or {}).decode()
         record = ManifestRecord(text=text, file="manifest.toml", by="admin", applied_at=0.0)
-        event = ManifestApplied(ref=next(self._refs), jobs=list(jobs), hosts=hosts or {}, record=record, plan=plan)
+        event = ManifestApplied(ref=next(self._refs), jobs=list(jobs), hosts=hosts or {}, record=record, **more)
         event.known = self.ledger.jobs([new.id for new in jobs])
         event.live = {view.job.id: view.job.name for view in self.ledger.manifest_jobs(states=states.LIVE)}
         return event

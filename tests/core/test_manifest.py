@@ -1,9 +1,12 @@
 """The queue follows a manifest: idempotent, all or nothing, and what runs runs on."""
 
+from typing import Any
+
+import msgspec
 from tests.core.core_fleet import CoreFleet, entry
 
 from ostler.core.effects import AssignTask, Followed, Refuse
-from ostler.core.events import PriorityRequested
+from ostler.core.events import NewJob, PriorityRequested
 from ostler.domain import states
 from ostler.domain.errors import Conflict, QuotaExceeded
 from ostler.domain.hosts import HostPolicy
@@ -120,6 +123,106 @@ def test_two_applies_in_one_batch_are_two_applies() -> None:
     said = core.turn(core.following(entry("a", priority=3)), core.following(entry("a", priority=3)))
     changes = [{line.job_id: line.change for line in one.lines} for one in said if isinstance(one, Followed)]
     assert [one["a"] for one in changes] == ["updated", "unchanged"]
+
+
+def named(name: str, **spec: Any) -> NewJob:
+    """The one job `a`, under this name."""
+    return entry("a", name=name, training=Training(model="gbt"), **spec)
+
+
+def test_a_manifest_that_gives_a_job_another_name_is_refused_as_a_whole() -> None:
+    core = CoreFleet()
+    core.follow(named("train-big"))
+    core.turn(core.following(named("nightly-eval", priority=3), entry("b")))
+    (refusal,) = core.of(Refuse)
+    assert isinstance(refusal.error, Conflict)
+    assert "'train-big' would become 'nightly-eval'" in str(refusal.error)
+    assert "--replace" in str(refusal.error)
+    assert (core.job("a").name, core.job("a").terms.priority) == ("train-big", 0)
+    assert not core.ledger.jobs(["b"])
+
+
+def test_an_apply_that_may_replace_names_gives_a_waiting_job_another() -> None:
+    core = CoreFleet()
+    core.follow(named("train-big"))
+    assert core.follow(named("nightly-eval"), replace=True) == {"a": "updated"}
+    assert core.job("a").name == "nightly-eval"
+    assert core.follow(named("nightly-eval")) == {"a": "unchanged"}
+
+
+def test_a_job_that_has_ended_gets_another_name_and_says_what_it_ran_with() -> None:
+    core = CoreFleet()
+    core.follow(named("train-big", priority=1))
+    core.worker("w")
+    core.start("a")
+    core.end("a")
+    core.turn(core.following(named("nightly-eval", priority=5)))
+    assert isinstance(core.of(Refuse)[0].error, Conflict)
+    assert core.follow(named("nightly-eval", priority=5), replace=True) == {"a": "updated"}
+    row = core.job("a")
+    assert (row.name, row.terms.priority, row.state) == ("nightly-eval", 1, states.SUCCEEDED)
+    assert msgspec.json.decode(row.spec)["name"] == "nightly-eval"
+    assert core.follow(named("nightly-eval", priority=1)) == {"a": "unchanged"}
+
+
+def test_an_ended_job_that_is_renamed_goes_over_to_the_sweep_of_that_name() -> None:
+    def point(sweep: str) -> NewJob:
+        new = entry("a", name=f"{sweep}-1", training=Training(model="gbt", sweep=sweep))
+        new.sweep = sweep
+        return new
+
+    core = CoreFleet()
+    core.follow(point("old"))
+    core.cancel("a")
+    core.follow(point("new"), replace=True)
+    assert [view.job.id for view in core.ledger.manifest_jobs(sweep="new")] == ["a"]
+    assert core.follow(point("new")) == {"a": "unchanged"}
+    (answer,) = core.of(Followed)
+    assert answer.lines[0].differs == []
+
+
+def test_a_refusal_shows_the_first_names_and_counts_the_rest() -> None:
+    def names(suffix: str) -> list[NewJob]:
+        return [entry(f"j{n}", name=f"j{n}{suffix}", training=Training(model="gbt", seed=n)) for n in range(25)]
+
+    core = CoreFleet()
+    core.follow(*names(""))
+    core.turn(core.following(*names("-again")))
+    told = str(core.of(Refuse)[0].error)
+    assert told.count("would become") == 20
+    assert "and 5 more" in told
+
+
+def test_a_plan_shows_another_name_as_a_change() -> None:
+    core = CoreFleet()
+    core.follow(named("train-big"))
+    assert core.follow(named("nightly-eval"), plan=True) == {"a": "updated"}
+    assert changes_of(core) == [("name", "train-big", "nightly-eval")]
+    assert core.job("a").name == "train-big"
+
+
+def changes_of(core: CoreFleet) -> list[tuple[str, Any, Any]]:
+    """Of the one job of the last plan."""
+    (answer,) = core.of(Followed)
+    return [(one.key, one.old, one.new) for one in answer.lines[0].changes]
+
+
+def test_a_plan_has_the_old_and_the_new_value_of_everything_that_differs() -> None:
+    core = CoreFleet()
+    before = {"env": {"A": "1", "B": "2"}, "training": Training(hyper={"lr": 0.1, "deep": True}, n_resamples=3)}
+    core.follow(entry("a", **before))
+    core.turn(PriorityRequested(ref=7, job_id="a", priority=50, row=core.job("a")))
+    after = {"env": {"A": "3", "C": "4"}, "training": Training(hyper={"lr": 0.2, "deep": True})}
+    core.follow(entry("a", min_memory_gb=2.0, **after), plan=True)
+    assert changes_of(core) == [
+        ("env.A", "1", "3"),
+        ("env.B", "2", None),
+        ("env.C", None, "4"),
+        ("hyper.lr", 0.1, 0.2),
+        ("min_memory_gb", 0.0, 2.0),
+        ("n_resamples", 3, 0),
+        ("priority", 50, 0),
+    ]
 
 
 def test_a_job_submitted_by_hand_under_that_id_stands_in_the_way_of_all() -> None:

@@ -1,5 +1,6 @@
 """The names of a manifest's jobs: what a name identifies, and what becomes of jobs that an older version keyed otherwise."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -136,3 +137,51 @@ async def test_of_several_older_jobs_of_one_name_the_one_that_trains_the_same_is
         ("absent", former_job_id(Training(seed=3))),
     ]
     assert (await apply(api, text(4))).json()["jobs"][0]["job_id"] == former_job_id(Training(seed=3))
+
+
+ONE = '[[jobs]]\nname = "train-big"\nmodel = "gbt"\ncommand = ["train"]'
+OTHER = ONE.replace("train-big", "nightly-eval")
+
+
+async def test_another_name_for_a_job_is_a_conflict_unless_it_may_replace_it(hub: RunningHub, api: Api) -> None:
+    await apply(api, ONE)
+    refused = (await apply(api, OTHER)).problem(409)
+    assert "'train-big' would become 'nightly-eval'" in refused["detail"]
+    plan = (await apply(api, OTHER, "?plan=1")).json()
+    assert plan["jobs"][0]["changes"] == [{"key": "name", "old": "train-big", "new": "nightly-eval"}]
+    assert "train-big" in await states_of(api)
+    assert counts(await apply(api, OTHER, "?replace=1")) == (0, 0, 1, 0)
+    assert list(await states_of(api)) == ["nightly-eval"]
+    assert counts(await apply(api, OTHER)) == (0, 1, 0, 0)
+
+
+async def test_an_ended_job_is_listed_by_its_new_name(hub: RunningHub, api: Api) -> None:
+    await apply(api, ONE)
+    puller = Puller(hub, "pi")
+    job = await puller.claim()
+    await puller.say(job["job_id"], "complete")
+    await apply(api, OTHER, "?replace=1")
+    assert await states_of(api) == {"nightly-eval": "succeeded"}
+    assert (await api.job(job["job_id"]))["spec"]["name"] == "nightly-eval"
+    await hub.restart()
+    assert await states_of(hub.api) == {"nightly-eval": "succeeded"}
+
+
+async def test_a_hub_with_a_file_that_renames_a_job_starts_and_applies_nothing_until_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "fleet.toml"
+    file.write_text(ONE)
+    hub = RunningHub(tmp_path, manifest=file)
+    await hub.start()
+    try:
+        assert list(await states_of(hub.api)) == ["train-big"]
+        file.write_text(OTHER)
+        assert "'train-big' would become" in (await hub.api.call("POST", "/v1/manifest/reload")).problem(409)["detail"]
+        await hub.restart()
+        assert list(await states_of(hub.api)) == ["train-big"]
+        assert "'train-big' would become 'nightly-eval'" in caplog.text
+        assert counts(await hub.api.call("POST", "/v1/manifest/reload?replace=1")) == (0, 0, 1, 0)
+        assert list(await states_of(hub.api)) == ["nightly-eval"]
+    finally:
+        await hub.stop()

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 ManifestFile = Annotated[Path, typer.Argument(metavar="FILE", help="The manifest, in TOML.", show_default=False)]
+Replace = Annotated[bool, typer.Option("--replace", help="Give jobs that exist the names that the manifest has.")]
 
 
 def apply(
@@ -28,12 +29,13 @@ def apply(
         bool,
         typer.Option("--check", help="First ask each program on the fleet whether it takes these hyper keys."),
     ] = False,
+    replace: Replace = False,
     json: Json = False,
 ) -> int:
     """Make the queue follow a manifest.
 
     A job that is there keeps its state, and one that the manifest no longer has stays until it is cancelled. A manifest
-    with an error changes nothing.
+    with an error changes nothing. One that would give a job another name is refused without --replace.
     """
     text = _text_of(file)
     findings = None
@@ -43,14 +45,14 @@ def apply(
                 findings = _checked(hub, text, file)
                 if findings.drift:
                     return _told_drift(findings, file, json)
-            answer = hub.apply_manifest(text, file=file.name)
+            answer = hub.apply_manifest(text, file=file.name, replace=replace)
     except BadInput as error:
         return _told_errors(error)
     return _told_changes({**answer, "check": findings.document()} if findings else answer, json)
 
 
 def plan(file: ManifestFile, access: Access, json: Json = False) -> int:
-    """Show what an apply would change, and where each job could run."""
+    """Show what an apply would change, from which value to which, and where each job could run."""
     text = _text_of(file)
     try:
         with connect(access) as hub:
@@ -66,14 +68,14 @@ def plan(file: ManifestFile, access: Access, json: Json = False) -> int:
     return exits.DONE
 
 
-def reload(access: Access, json: Json = False) -> int:
+def reload(access: Access, replace: Replace = False, json: Json = False) -> int:
     """Have the hub read its manifest file again.
 
     It is the one that `ostler hub --manifest FILE` was started with.
     """
     try:
         with connect(access) as hub:
-            answer = hub.reload_manifest()
+            answer = hub.reload_manifest(replace=replace)
     except BadInput as error:
         return _told_errors(error)
     return _told_changes(answer, json)

@@ -257,9 +257,12 @@ class Hub:
 
     # The manifest and its sweeps
 
-    def apply_manifest(self, text: bytes, *, file: str = "", plan: bool = False) -> Document:
-        """Make the queue follow this TOML: {"inserted", "unchanged", "updated", "absent", "jobs"}; or only tell."""
-        query = {"plan": 1 if plan else None, "file": file or None}
+    def apply_manifest(self, text: bytes, *, file: str = "", plan: bool = False, replace: bool = False) -> Document:
+        """Makes the queue follow this TOML: {"inserted", "unchanged", "updated", "absent", "jobs"}.
+
+        A `plan` only answers what would change. With `replace`, jobs that exist may get other names.
+        """
+        query = {"plan": 1 if plan else None, "replace": 1 if replace else None, "file": file or None}
         headers = {"Content-Type": "application/toml"}
         return _document(self._transport.request("PUT", "/v1/manifest", query=query, body=text, headers=headers))
 
@@ -267,8 +270,10 @@ class Hub:
         """The manifest that was applied last, as it was sent."""
         return self._transport.request("GET", "/v1/manifest").body.decode("utf-8", "replace")
 
-    def reload_manifest(self) -> Document:
-        return self._post("/v1/manifest/reload")
+    def reload_manifest(self, *, replace: bool = False) -> Document:
+        """Has the hub read its own manifest file again and follow it."""
+        query = {"replace": 1 if replace else None}
+        return _document(self._transport.request("POST", "/v1/manifest/reload", query=query))
 
     def sweeps(self) -> list[Document]:
         found: list[Document] = self._get("/v1/sweeps")["sweeps"]

@@ -1,6 +1,8 @@
 """What is to be done, after the commit and never before. Plain data; an effect that fails is repaired by the next
 comparison."""
 
+from typing import Any
+
 import msgspec
 
 from ostler.domain.errors import OstlerError
@@ -112,6 +114,15 @@ class Beaten(msgspec.Struct, kw_only=True):
     cancel: bool = False
 
 
+class ManifestChange(msgspec.Struct):
+    """One value of a job that an apply changes. The key is a field of the spec; those inside tables are apart."""
+
+    key: str
+    old: Any
+    """None: the key is not there."""
+    new: Any
+
+
 class ManifestLine(msgspec.Struct, kw_only=True):
     """One job of a manifest: inserted, unchanged, updated or absent."""
 
@@ -121,6 +132,8 @@ class ManifestLine(msgspec.Struct, kw_only=True):
     state: str
     differs: list[str] = []
     """The fields of its spec that changed."""
+    changes: list[ManifestChange] = []
+    """In a plan: their old and new values."""
 
 
 class Followed(msgspec.Struct, kw_only=True):

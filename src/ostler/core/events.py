@@ -228,6 +228,8 @@ class ManifestApplied(msgspec.Struct, kw_only=True):
     """Names by id."""
     plan: bool = False
     """Only tell what would change."""
+    replace: bool = False
+    """Jobs may get other names."""
 
 
 class Remains(msgspec.Struct, kw_only=True):

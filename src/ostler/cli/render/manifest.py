@@ -1,5 +1,7 @@
 """The manifest on a terminal: what an apply changed or would change, and how far its jobs have come."""
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -7,7 +9,7 @@ from rich.text import Text
 
 from ostler.cli.render.columns import Columns
 from ostler.cli.render.parts import heading, indented, plain, progress_bar, quiet, state_text
-from ostler.cli.render.words import clean, counts_line, error_of, handle, since
+from ostler.cli.render.words import clean, count, counts_line, error_of, handle, since
 
 Document = dict[str, Any]
 CHANGES = {
@@ -29,6 +31,7 @@ KEY_OF_FIELD = {
 LEAST = {"job": 16, "differs": 12}
 BAR = 30
 MOST_CHANGES = 50
+LONGEST_VALUE = 120
 MOST_FAILED = 10
 MOST_WORKERS = 6
 
@@ -63,9 +66,44 @@ def plan_table(answer: Document) -> RenderableType:
         for job in answer["jobs"]:
             differs = (_differs(job) for _ in differ)
             grid.add(_change(job), plain(job["name"]), state_text(job["state"]), *differs, _where(job))
-        parts += [grid, Text()]
+        parts += [grid, Text(), *_value_table(answer["jobs"])]
     parts.append(plain(f"{_counts(answer)}, if this were applied"))
+    if renamed := sum(any(one["key"] == "name" for one in job.get("changes") or []) for job in answer["jobs"]):
+        parts.append(quiet(f"other names for {count(renamed, 'job')}: only `ostler apply --replace` gives them"))
     return Group(*parts)
+
+
+def _value_table(jobs: list[Document]) -> list[RenderableType]:
+    """The old and the new value of everything that differs."""
+    changed = [job for job in jobs if job.get("changes")]
+    if not changed:
+        return []
+    grid = Columns("job", "key", "old", "new", cut={"job": 12, "key": 8, "old": 10, "new": 10})
+    for job in changed[:MOST_CHANGES]:
+        for key, old, new in _values(job["changes"]):
+            grid.add(plain(job["name"]), plain(key), value_text(old), value_text(new))
+    if len(changed) > MOST_CHANGES:
+        return [grid, quiet(f"and the values of {len(changed) - MOST_CHANGES} more: --json has all"), Text()]
+    return [grid, Text()]
+
+
+def _values(changes: list[Document]) -> Iterator[tuple[str, Any, Any]]:
+    """Each change in the manifest's words. Two fields stand for `require_cuda`; one of them says all of it."""
+    for one in changes:
+        if one["key"] == "gpu_count":
+            yield "require_cuda", bool(one["old"]), bool(one["new"])
+        elif one["key"] != "gpu_backend":
+            yield KEY_OF_FIELD.get(str(one["key"]), str(one["key"])), one["old"], one["new"]
+
+
+def value_text(value: Any) -> Text:
+    """A value of a manifest as a person would write it there, in one short line."""
+    if value is None:
+        return quiet("–")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = value if isinstance(value, str) and value else json.dumps(value, ensure_ascii=False)
+    return plain(text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…")
 
 
 def _change(job: Document) -> Text:

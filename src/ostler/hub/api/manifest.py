@@ -7,6 +7,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -39,9 +40,9 @@ class ManifestApi:
         text = await read_body(request, MAX_BYTES)
         query = request.query_params
         name = Path(query.get("file") or DEFAULT_FILE).name
-        plan = query.get("plan", "") in ("1", "true", "yes")
         manifest = await asyncio.to_thread(read, text, name)
-        found = await self.follow(manifest, text, name, caller_of(request).user, plan=plan)
+        plan, replace = _is_set(request, "plan"), _is_set(request, "replace")
+        found = await self.follow(manifest, text, name, caller_of(request).user, plan=plan, replace=replace)
         return json_response(found)
 
     async def reload(self, request: Request) -> Response:
@@ -53,10 +54,11 @@ class ManifestApi:
             text, manifest = await asyncio.to_thread(read_file, self._file)
         except BadInput as error:
             raise BadInput(str(error), error.errors) from None  # 422, also of what is no TOML at all
-        return json_response(await self.follow(manifest, text, self._file.name, caller_of(request).user))
+        user, replace = caller_of(request).user, _is_set(request, "replace")
+        return json_response(await self.follow(manifest, text, self._file.name, user, replace=replace))
 
     async def follow_file(self) -> None:
-        """At the hub's start. A job by hand that stands in its way must not keep a hub from starting."""
+        """At the hub's start. A conflict with jobs that are there must not keep a hub from starting: it is logged."""
         if self._file is None:
             return
         text, manifest = await asyncio.to_thread(read_file, self._file)
@@ -72,7 +74,7 @@ class ManifestApi:
         return Response(record.text, media_type="application/toml")
 
     async def follow(
-        self, manifest: Manifest, text: bytes, file: str, by: str, *, plan: bool = False
+        self, manifest: Manifest, text: bytes, file: str, by: str, *, plan: bool = False, replace: bool = False
     ) -> dict[str, Any]:
         """Make the queue follow it, or only tell what would change."""
         if not plan:
@@ -80,7 +82,9 @@ class ManifestApi:
         jobs = await asyncio.to_thread(lambda: [new_job(spec, origin=ORIGIN) for spec in manifest.specs])
         record = ManifestRecord(text=text.decode(), file=file, by=by, applied_at=0.0)
         reply = await self._loop.ask_any(
-            lambda ref: ManifestApplied(ref=ref, jobs=jobs, hosts=manifest.hosts, record=record, plan=plan)
+            lambda ref: ManifestApplied(
+                ref=ref, jobs=jobs, hosts=manifest.hosts, record=record, plan=plan, replace=replace
+            )
         )
         assert isinstance(reply, Followed)
         standings = await self._standings(manifest) if plan else []
@@ -89,7 +93,7 @@ class ManifestApi:
             counts[line.change] += 1
         # The lines of the manifest's jobs come first, in its order; those of absent jobs follow.
         pairs = zip_longest(reply.lines, standings)
-        return {**counts, "jobs": [_document(line, standing) for line, standing in pairs]}
+        return {**counts, "jobs": [_document(line, plan, standing) for line, standing in pairs]}
 
     async def _standings(self, manifest: Manifest) -> list[Standing]:
         """Beside the loop: thousands of needs are compared with all workers."""
@@ -112,7 +116,11 @@ def _standings(workers: list[Worker], manifest: Manifest, now: float) -> list[St
     return [found[need] for need in needs]
 
 
-def _document(line: ManifestLine, standing: Standing | None) -> dict[str, Any]:
+def _is_set(request: Request, name: str) -> bool:
+    return request.query_params.get(name, "") in ("1", "true", "yes")
+
+
+def _document(line: ManifestLine, plan: bool, standing: Standing | None) -> dict[str, Any]:
     document: dict[str, Any] = {
         "job_id": line.job_id,
         "name": line.name,
@@ -121,6 +129,8 @@ def _document(line: ManifestLine, standing: Standing | None) -> dict[str, Any]:
         "state": line.state,
         "status": STATUS[line.state],
     }
+    if plan:
+        document["changes"] = msgspec.to_builtins(line.changes)
     if standing is not None:
         document |= {"workers": standing.workers, "why": standing.why}
     return document
