@@ -2,11 +2,14 @@
 
 import subprocess
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from tests.cli.direct_hub import DirectHub
 
 from ostler.cli import drift
+from ostler.cli.interface import Unchecked, options_in
 from ostler.domain.job import JobSpec, Training
 
 ARGPARSE = """
@@ -99,39 +102,39 @@ def test_a_program_is_the_command_before_its_own_options_and_values(line: str, p
 
 @pytest.mark.parametrize("program", [ARGPARSE, CLICK])
 def test_options_are_read_from_the_help_of_the_usual_parsers(program: str) -> None:
-    found = drift.options_in(help_of(program))
+    found = options_in(help_of(program))
     assert {"width", "learning-rate", "bias", "no-bias", "help"} <= found
     assert "widht" not in found
 
 
 def test_long_options_in_boxes_are_read_whole() -> None:
-    found = drift.options_in(help_of(TYPER))
+    found = options_in(help_of(TYPER))
     assert {"width", "learning-rate-of-the-second-optimizer-of-the-generator"} <= found
 
 
 def test_a_flag_that_is_shown_with_its_negation_in_brackets_counts_both_ways() -> None:
-    assert drift.options_in("  --[no]debug: run slowly\n  --lr: rate") == {"debug", "nodebug", "lr"}
+    assert options_in("  --[no]debug: run slowly\n  --lr: rate") == {"debug", "nodebug", "lr"}
 
 
 def test_dashes_in_running_text_are_no_options() -> None:
-    assert drift.options_in("usage: x [--lr LR]\na--b ---- c -- d") == {"lr"}
+    assert options_in("usage: x [--lr LR]\na--b ---- c -- d") == {"lr"}
 
 
 @pytest.mark.parametrize("kind", GROUPS)
 def test_a_program_with_commands_does_not_tell_their_options_until_one_is_named(kind: str) -> None:
-    with pytest.raises(drift.Unchecked, match="commands with options of their own"):
-        drift.options_in(help_of(GROUPS[kind]))
-    assert "width" in drift.options_in(help_of(GROUPS[kind], "fit"))
+    with pytest.raises(Unchecked, match="commands with options of their own"):
+        options_in(help_of(GROUPS[kind]))
+    assert "width" in options_in(help_of(GROUPS[kind], "fit"))
 
 
 def test_an_option_with_several_choices_is_no_command() -> None:
     several = 'import argparse\np = argparse.ArgumentParser()\np.add_argument("--on", nargs="+", choices=["a", "b"])\n'
-    assert drift.options_in(help_of(several + "p.parse_args()")) == {"help", "on"}
+    assert options_in(help_of(several + "p.parse_args()")) == {"help", "on"}
 
 
 def test_a_help_without_options_tells_nothing() -> None:
-    with pytest.raises(drift.Unchecked, match="shows no options"):
-        drift.options_in("Trains a model.")
+    with pytest.raises(Unchecked, match="shows no options"):
+        options_in("Trains a model.")
 
 
 def test_only_hyper_keys_that_the_command_hands_over_as_options_are_looked_at() -> None:
@@ -157,3 +160,119 @@ def test_the_points_of_one_sweep_are_told_together_with_the_nearest_option() -> 
 def test_a_key_like_no_option_is_told_without_a_guess() -> None:
     found = drift._drift(("t",), [spec(["t", "--zzz", "1"], zzz=1)], {"width"}, {})
     assert found[0].sentence("m.toml") == "m.toml:1: job 'mlp': hyper key 'zzz': `t` takes no --zzz; see its --help"
+
+
+def test_each_value_that_the_jobs_hand_over_is_tried_once() -> None:
+    jobs = [spec(["t", "--lr", lr, "--deep"], lr=float(lr), deep=True) for lr in ("0.1", "0.2", "0.1")]
+    assert drift.values_of(jobs) == [("lr", "0.1"), ("deep", None), ("lr", "0.2")]
+    assert drift.values_of([spec(["t", "--lr", "1"], lr=1, deep=False)]) == [("lr", "1")]
+
+
+STRICT = """
+import argparse
+def positive(text):
+    if int(text) <= 0:
+        raise argparse.ArgumentTypeError(text + " is not positive")
+    return int(text)
+p = argparse.ArgumentParser()
+p.add_argument("--lr", type=float)
+p.add_argument("--width", type=positive)
+either = p.add_mutually_exclusive_group()
+either.add_argument("--steps", type=int)
+either.add_argument("--epochs", type=int)
+p.parse_args()
+raise SystemExit("it trains")
+"""
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Path:
+    file = tmp_path / "trainer.py"
+    file.write_text(STRICT)
+    return file
+
+
+def found_by(hub: DirectHub, trainer: Path, *hypers: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """What is wrong with jobs of the trainer that have these values; and why it could not be asked."""
+    jobs = []
+    for number, hyper in enumerate(hypers):
+        options = [part for key, value in hyper.items() for part in (f"--{key}", str(value))]
+        jobs.append(spec([sys.executable, str(trainer), *options], f"job-{number}", **hyper))
+    findings = drift.check(cast(Any, hub), jobs, {job.id: 10 + number for number, job in enumerate(jobs)})
+    told = [one.sentence("m.toml").partition(f"`{findings.drift[0].program}` ") for one in findings.drift]
+    return [before + after for before, _, after in told], list(findings.unchecked.values())
+
+
+def test_a_value_of_another_type_than_the_program_takes_is_found_with_its_line(trainer: Path) -> None:
+    hub = DirectHub()
+    assert found_by(hub, trainer, {"lr": 0.1, "width": 64}, {"lr": "fast", "width": 64}) == (
+        ["m.toml:11: job 'job-1': hyper key 'lr': does not take --lr fast: invalid float value: 'fast'"],
+        [],
+    )
+    assert all(command[-1] == "--help" for command in hub.commands)
+
+
+def test_several_wrong_values_and_keys_are_found_at_once(trainer: Path) -> None:
+    found, _ = found_by(DirectHub(), trainer, {"lr": "fast", "widht": 64}, {"lr": "slow", "width": 0})
+    assert found == [
+        "m.toml:10: job 'job-0': hyper key 'widht': takes no --widht; did you mean --width?",
+        "m.toml:10: job 'job-0': hyper key 'lr': does not take --lr fast: invalid float value: 'fast'",
+        "m.toml:11: job 'job-1': hyper key 'lr': does not take --lr slow: invalid float value: 'slow'",
+        "m.toml:11: job 'job-1': hyper key 'width': does not take --width 0: 0 is not positive",
+    ]
+
+
+def test_options_of_several_jobs_that_exclude_each_other_are_no_fault(trainer: Path) -> None:
+    assert found_by(DirectHub(), trainer, {"steps": 5}, {"epochs": 3, "lr": 0.1}) == ([], [])
+
+
+def test_what_does_not_fit_on_one_command_line_is_tried_on_the_next(
+    trainer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drift, "MOST_VALUES", 2)
+    hub = DirectHub()
+    found, _ = found_by(hub, trainer, *({"width": width} for width in (1, 2, 3, 4, "wide")))
+    assert [one.rpartition(": ")[2] for one in found] == ["'wide'"]
+    assert [len(command[2:-1]) // 2 for command in hub.commands] == [0, 2, 2, 1]
+
+
+def test_no_program_is_run_again_and_again_for_one_wrong_value_after_the_other(trainer: Path) -> None:
+    found, _ = found_by(DirectHub(), trainer, *({"lr": f"no-{n}"} for n in range(20)))
+    assert len(found) == drift.MOST_REFUSED
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("print('it trains')", "its --help is not that of argparse, click or typer"),
+        ("raise SystemExit(3)", "its --help failed: exit code 3"),
+        ("import no_such_module", "its --help failed: exit code 1"),
+    ],
+)
+def test_a_program_that_cannot_be_asked_is_only_noted(trainer: Path, program: str, why: str) -> None:
+    trainer.write_text(program)
+    found, unchecked = found_by(DirectHub(), trainer, {"lr": "fast"})
+    assert (found, unchecked) == ([], [why])
+
+
+def test_a_program_that_hangs_is_noted_and_its_job_is_cancelled(trainer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drift, "ASKED_WITHIN_S", 0.1)
+    hub = DirectHub(hangs=True)
+    found, unchecked = found_by(hub, trainer, {"lr": "fast"})
+    assert (found, unchecked) == ([], ["its --help had not ended after 0.1 s"])
+    assert hub.cancelled == ["job-0"]
+
+
+def test_a_fleet_without_machines_is_not_asked(trainer: Path) -> None:
+    hub = DirectHub(workers=0)
+    found, unchecked = found_by(hub, trainer, {"lr": "fast"})
+    assert (found, unchecked) == ([], ["no machine is connected to run it"])
+    assert hub.commands == []
+
+
+def test_values_are_tried_only_on_programs_of_argparse(trainer: Path) -> None:
+    trainer.write_text(CLICK)
+    hub = DirectHub()
+    found, unchecked = found_by(hub, trainer, {"width": "wide"})
+    assert [one.rpartition(": ")[2] for one in found] == ["it takes INTEGER"]
+    assert (unchecked, [command[2:] for command in hub.commands]) == ([], [["--help"]])

@@ -93,6 +93,7 @@ def test_a_plan_tells_what_would_change_and_where_it_could_run_and_changes_nothi
     assert done.returncode == 0, done.stderr
     assert re.search(r"\+ inserted +new +○ pending .*box\n", done.stdout)
     assert re.search(r"~ updated +too-big +○ pending +min_ram_gib +\S*.*memory", done.stdout)
+    assert re.search(r"\ntoo-big +min_ram_gib +5000 +4000\n", done.stdout)
     assert "1 inserted, 5 unchanged, 1 updated, 0 absent, if this were applied\n" in done.stdout
     found = fleet.json("plan", file)
     assert [job["workers"] for job in found["jobs"] if job["name"] == "new"] == [["box"]]

@@ -270,9 +270,12 @@ class Hub:
         """The manifest that was applied last, as it was sent."""
         return self._transport.request("GET", "/v1/manifest").body.decode("utf-8", "replace")
 
-    def reload_manifest(self, *, replace: bool = False) -> Document:
-        """Has the hub read its own manifest file again and follow it."""
-        query = {"replace": 1 if replace else None}
+    def reload_manifest(self, *, plan: bool = False, replace: bool = False) -> Document:
+        """Has the hub read its own manifest file again and follow it.
+
+        A `plan` only answers what would change, with the file's name and text. See `apply_manifest` for `replace`.
+        """
+        query = {"plan": 1 if plan else None, "replace": 1 if replace else None}
         return _document(self._transport.request("POST", "/v1/manifest/reload", query=query))
 
     def sweeps(self) -> list[Document]:

@@ -54,8 +54,9 @@ class ManifestApi:
             text, manifest = await asyncio.to_thread(read_file, self._file)
         except BadInput as error:
             raise BadInput(str(error), error.errors) from None  # 422, also of what is no TOML at all
-        user, replace = caller_of(request).user, _is_set(request, "replace")
-        return json_response(await self.follow(manifest, text, self._file.name, user, replace=replace))
+        user, plan, replace = caller_of(request).user, _is_set(request, "plan"), _is_set(request, "replace")
+        found = await self.follow(manifest, text, self._file.name, user, plan=plan, replace=replace)
+        return json_response({**found, "file": self._file.name, "text": text.decode()} if plan else found)
 
     async def follow_file(self) -> None:
         """At the hub's start. A conflict with jobs that are there must not keep a hub from starting: it is logged."""

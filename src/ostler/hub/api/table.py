@@ -242,7 +242,7 @@ def _manifest(manifest: ManifestApi, sweeps: SweepsApi) -> list[Route]:
             query=("plan", "replace", "file"),
         ),
         _get("/v1/manifest", manifest.show, "Show the manifest that was applied last"),
-        _post("/v1/manifest/reload", manifest.reload, "Read the hub's manifest file again", query=("replace",)),
+        _post("/v1/manifest/reload", manifest.reload, "Read the hub's manifest file again", query=("plan", "replace")),
         _get("/v1/sweeps", sweeps.listing, "List the sweeps"),
         _post(f"{one}/cancel", sweeps.cancel, "Cancel all runs of a sweep"),
         _post(f"{one}/requeue", sweeps.requeue, "Run a sweep again"),
