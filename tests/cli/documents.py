@@ -180,7 +180,7 @@ WORKERS = [
         memory_gb=256.0,
         active_jobs=3,
         total_slots=64,
-        capabilities={"disk_free_gb": 900.0, "torch_version": "2.9.1"},
+        capabilities={"disk_free_gb": 900.0, "torch_version": "2.9.1", "git_commit": "4f1c2d9"},
         labels={
             "hostname": "gpu-box-1",
             "os": "linux",

@@ -57,6 +57,11 @@ def test_a_file_that_stays_behind_is_told_of_with_how_to_take_it_along(fleet: Pr
     assert "empty folder" not in along.stderr
 
 
+def test_jobs_and_workers_have_a_second_name(fleet: ProcessFleet, failed: str) -> None:
+    assert failed in {job["id"] for job in fleet.json("list", "--state", "failed")["jobs"]}
+    assert [worker["id"] for worker in fleet.json("worker", "list")["workers"]] == ["box"]
+
+
 def test_submit_and_wait_exits_with_the_outcome(fleet: ProcessFleet) -> None:
     assert fleet.run("submit", "--wait", "--", "true").returncode == 0
     assert fleet.run("submit", "--wait", "--", "false").returncode == 1

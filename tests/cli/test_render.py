@@ -224,6 +224,7 @@ def test_no_workers_are_said_with_how_to_start_one() -> None:
 
 def test_a_worker_is_shown_with_what_holds_each_gpu() -> None:
     found = "\n".join(lines_of(machines.worker_screen(WORKERS[0], NAMES, NOW)))
+    assert re.search(r"git commit +4f1c2d9\n", found)
     assert re.search(r"2 +A100 +40 of 80 GiB +sweep.12 \(16 GiB\), lone \(24 GiB\)", found)
     assert re.search(r"3 +A100 +80 of 80 GiB +free", found)
 

@@ -91,6 +91,7 @@ def _register() -> None:
     app.command("plan", cls=Command, rich_help_panel=work)(spread(manifest.plan))
     app.command("reload", cls=Command, rich_help_panel=work)(spread(manifest.reload))
     app.command("jobs", cls=Command, rich_help_panel=look)(spread(jobs.jobs))
+    app.command("list", cls=Command, rich_help_panel=look, help="The same as `ostler jobs`.")(spread(jobs.jobs))
     app.command("show", cls=Command, rich_help_panel=look)(spread(jobs.show))
     app.command("why", cls=Command, rich_help_panel=look)(spread(foresee.why))
     app.command("whatif", cls=Command, rich_help_panel=look, context_settings=in_order)(spread(foresee.whatif))
@@ -127,10 +128,7 @@ def _register() -> None:
     artifact.command("get", cls=Command)(spread(artifacts.get))
     artifact.command("verify", cls=Command)(spread(artifacts.verify))
     artifact.command("gc", cls=Command)(spread(artifacts.collect))
-    app.command("workers", cls=Command, rich_help_panel=fleet)(spread(machines.workers))
-    worker.command("show", cls=Command)(spread(machines.show))
-    worker.command("drain", cls=Command)(spread(machines.drain))
-    worker.command("resume", cls=Command)(spread(machines.resume))
+    _register_workers(worker, fleet)
     app.command("join", cls=Command, rich_help_panel=fleet)(spread(enrol.join))
     app.command("leave", cls=Command, rich_help_panel=fleet)(spread(enrol.leave))
     token = _group("token", "Make, list, replace and revoke tokens.", fleet, no_args_is_help=True)
@@ -144,6 +142,14 @@ def _register() -> None:
     app.command("doctor", cls=Command, rich_help_panel=fleet)(spread(keeping.doctor))
     config = _group("config", "What is set, and where it came from.", fleet, no_args_is_help=True)
     config.command("show", cls=Command)(spread(settings.show))
+
+
+def _register_workers(worker: typer.Typer, panel: str) -> None:
+    app.command("workers", cls=Command, rich_help_panel=panel)(spread(machines.workers))
+    worker.command("list", cls=Command, help="The same as `ostler workers`.")(spread(machines.workers))
+    worker.command("show", cls=Command)(spread(machines.show))
+    worker.command("drain", cls=Command)(spread(machines.drain))
+    worker.command("resume", cls=Command)(spread(machines.resume))
 
 
 def _register_bridges(panel: str) -> None:

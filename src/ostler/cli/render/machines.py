@@ -102,6 +102,7 @@ def _worker_facts(worker: Document, now: float | None) -> Iterator[tuple[str, An
     yield "tasks", f"{worker.get('active_jobs', 0)} in {count(worker.get('total_slots', 0), 'slot')}"
     yield "labels", " ".join(f"{name}={value}" for name, value in sorted((worker.get("labels") or {}).items()))
     yield "torch", has.get("torch_version")
+    yield "git commit", has.get("git_commit")
     yield "last seen", moment(worker.get("last_contact"), now)
 
 
