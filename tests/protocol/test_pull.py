@@ -15,7 +15,7 @@ async def test_a_claim_brings_all_that_is_needed_to_run_it(hub: RunningHub, api:
     assert job["model"] == "gbt"
     assert (job["mode"], job["hyper"], job["name"]) == ("realistic", {"depth": 6}, "gbt-realistic")
     assert job["command"] == ["train", "--model", "gbt", "--depth", "6", "--out", "$OSTLER_OUT"]
-    assert (job["env"], job["lease_s"]) == ({}, 600)
+    assert (job["env"], job["lease_s"], job["status"]) == ({}, 600, "claimed")
     assert (await api.job(job["job_id"]))["status"] == "claimed"
     assert await pi.beat(job["job_id"], progress={"epoch": 3}) is False
     shown = await api.job(job["job_id"])

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from ostler.core.effects import Beaten, Claimed, NothingToClaim, Reply
 from ostler.core.events import ClaimBeat, ClaimEnded, ClaimRequested, Event, TaskEnded
 from ostler.core.reports import SUCCESS
+from ostler.domain import states
 from ostler.domain.errors import BadInput, Conflict, NotAllowed, NotFound
 from ostler.domain.job import Training
 from ostler.domain.states import STATUS
@@ -181,6 +182,7 @@ class PullApi:
             "attempt": claimed.attempt,
             "after": succeeded[-1] if succeeded else "",
             "lease_s": claimed.lease_s,
+            "status": STATUS[states.ASSIGNED],
         }
 
     async def heartbeat(self, request: Request) -> Response:
