@@ -86,6 +86,7 @@ MEANING = {
     "most_jobs": "where there are more, the oldest go first",
     "most_logs": "the same, in bytes",
     "hold_after": "a job that has waited for longer gets machines held for it; or `never`",
+    "claim_lease": "a claim whose machine sends no heartbeat for so long is taken back; at least 60 s",
     "weights": "what an hour on one device of a type counts for its user; else its memory in 24 GiB",
     "run_as": "as whom tasks run: a user, or one for each of Ostler's users: [security.md](../security.md)",
     "tasks_dir": "where tasks have their folders, if other users must reach them",
@@ -130,7 +131,7 @@ def _table_of(name: str) -> str:
         "limits": _keys(Limits),
         "disk": _keys(DiskSettings),
         "s3": _rows([(name, "") for name in hub.S3_KEYS], S3) + "\n[storage.md](../storage.md) says more.\n",
-        "scheduling": _rows([("hold_after", "10m"), ("weights", {})], {}),
+        "scheduling": _rows([("hold_after", "10m"), ("weights", {}), ("claim_lease", "10m")], {}),
         "notify": "Who is told what becomes of jobs: [terminal.md](../terminal.md).\n\n"
         + _keys(NotifySettings)
         + "\n`[notify.targets.NAME]` has one of `url`, `topic` and `command`, and:\n\n"

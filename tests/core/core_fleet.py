@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from ostler.core.attempt import LEASES
 from ostler.core.check import check
 from ostler.core.effects import AssignTask, Beaten, CancelTask, Claimed, Effect, Followed, NothingToClaim, Refuse
 from ostler.core.events import (
@@ -92,7 +93,7 @@ class CoreFleet:
         """The fleet as the ledger has it."""
         kept = self.ledger.load()
         hosts = msgspec.json.decode(kept.manifest.text, type=dict[str, HostPolicy]) if kept.manifest else {}
-        return restore(kept, new_attempt_id, self.now, EPOCH, hosts)
+        return restore(kept, new_attempt_id, self.now, EPOCH, hosts, leases=self.ledger.kept(LEASES))
 
     # The hub
 

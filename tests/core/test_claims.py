@@ -9,6 +9,7 @@ from ostler.domain import states
 from ostler.domain.errors import Conflict
 from ostler.domain.hosts import HostPolicy
 from ostler.domain.job import Training
+from ostler.domain.scheduling import Scheduling
 from ostler.domain.worker import DeviceInfo
 
 
@@ -91,6 +92,50 @@ def test_a_claim_without_heartbeats_lapses_and_is_claimed_by_another() -> None:
     assert core.claim_beat("p1", "a") is None
     assert not core.claim_end("p1", "a", attempt=first.attempt)
     assert core.where("a") == "p2"
+
+
+def with_lease(lease_s: float) -> CoreFleet:
+    core = CoreFleet()
+    core.fleet.policy = Scheduling(claim_lease_s=lease_s)
+    return core
+
+
+def test_a_claim_lives_as_long_as_the_operator_has_set() -> None:
+    core = with_lease(120.0)
+    core.submit("a")
+    assert claimed(core, "p1").lease_s == 120.0
+    core.wait(119)
+    assert core.claim_beat("p1", "a") is False
+    core.wait(119)
+    assert core.state("a") == states.RUNNING
+    core.wait(2)
+    assert core.state("a") == states.PENDING
+    assert "p1 sent no heartbeat for 120 s" in core.job("a").reason
+
+
+@pytest.mark.parametrize(("before_s", "after_s"), [(1200.0, 60.0), (1200.0, 0.0), (0.0, 60.0)])
+def test_a_claim_keeps_its_lease_over_restarts_with_another_setting(before_s: float, after_s: float) -> None:
+    """Its machine goes by the lease that the claim was answered with, and runs the task for so long."""
+    core = with_lease(before_s)
+    core.submit("a")
+    lease_s = claimed(core, "p1").lease_s
+    for _ in range(2):
+        core.restart()
+        core.fleet.policy = Scheduling(claim_lease_s=after_s)
+    core.wait(lease_s - 1)
+    assert core.state("a") == states.ASSIGNED
+    core.wait(2)
+    assert core.state("a") == states.PENDING
+    assert claimed(core, "p2").lease_s == (after_s or LEASE_S)
+
+
+def test_the_ledger_forgets_the_lease_of_a_claim_that_has_ended() -> None:
+    core = with_lease(120.0)
+    core.submit("a")
+    attempt = claimed(core, "pi").attempt
+    assert core.ledger.kept("lease") == {attempt: b"120.0"}
+    core.claim_end("pi", "a")
+    assert core.ledger.kept("lease") == {}
 
 
 def test_heartbeats_keep_a_claim_for_as_long_as_they_come() -> None:

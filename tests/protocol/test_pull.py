@@ -1,11 +1,15 @@
 """The pull API over plain HTTP: claims, heartbeats, ends, and who may say what."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 from tests.protocol.api import Api
 from tests.protocol.hub import RunningHub
 from tests.protocol.puller import Puller, apply, bundle, capability, cuda
+
+from ostler.domain.scheduling import Scheduling
+from ostler.hub.settings import Settings
 
 
 async def test_a_claim_brings_all_that_is_needed_to_run_it(hub: RunningHub, api: Api) -> None:
@@ -22,6 +26,21 @@ async def test_a_claim_brings_all_that_is_needed_to_run_it(hub: RunningHub, api:
     assert (shown["status"], shown["progress"]) == ("running", {"epoch": 3})
     assert (await pi.say(job["job_id"], "complete", attempt=job["attempt"])).status == 200
     assert (await api.job(job["job_id"]))["status"] == "completed"
+
+
+async def test_a_claim_is_answered_with_the_lease_that_the_settings_name(tmp_path: Path) -> None:
+    hub = RunningHub(tmp_path)
+    hub.settings = Settings(scheduling=Scheduling(claim_lease_s=120.0))
+    await hub.start()
+    try:
+        job_id = await hub.api.submit()
+        old = await Puller(hub, "p1").claim()
+        assert old["lease_s"] == 120
+        await hub.restart()
+        await hub.pass_time(121)
+        assert (await Puller(hub, "p2").claim())["job_id"] == job_id
+    finally:
+        await hub.stop()
 
 
 async def test_ordinary_jobs_are_claimed_too(hub: RunningHub, api: Api) -> None:

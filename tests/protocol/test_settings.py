@@ -161,6 +161,8 @@ async def test_a_hub_takes_no_more_jobs_into_its_queue_than_a_user_may_have_ther
 def test_when_jobs_get_holds_and_what_devices_count_is_read(file: Path) -> None:
     file.write_text('[scheduling]\nhold_after = "5m"\n[scheduling.weights]\nA100 = 3\nt4 = 0.5\n')
     assert load(file).scheduling == Scheduling(hold_after_s=300.0, weights={"a100": 3.0, "t4": 0.5})
+    file.write_text('[scheduling]\nclaim_lease = "20m"\n')
+    assert load(file).scheduling == Scheduling(claim_lease_s=1200.0)
     file.write_text('[scheduling]\nhold_after = "never"\n')
     assert not load(file).scheduling.holds
     file.write_text("")
@@ -170,6 +172,8 @@ def test_when_jobs_get_holds_and_what_devices_count_is_read(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
+        ("[scheduling]\nclaim_lease = true", "scheduling.claim_lease: must be a duration like '10m'"),
+        ('[scheduling]\nclaim_lease = "30s"', "scheduling.claim_lease: must be at least 60 s"),
         ("[scheduling]\nhold_after = true", "scheduling.hold_after: must be a duration like '10m', or 'never'"),
         ('[scheduling]\nhold_after = "soon"', "scheduling.hold_after"),
         ("[scheduling]\nholdafter = 3", "did you mean 'hold_after'?"),

@@ -193,7 +193,7 @@ def test_a_manifest_is_taken_by_both_or_by_neither(tables: dict[str, Any]) -> No
         "[quotas.users.ann]\ngpus = 8",
         "[quotas]\nrunning_gpus = -1",
         "[scheduling]\nhold_after = '10m'\n[scheduling.weights]\na100 = 3.0",
-        "[scheduling]\nhold_after = 'never'",
+        "[scheduling]\nhold_after = 'never'\nclaim_lease = '20m'",
         "[scheduling]\nhold_after = 'soon'",
         "[scheduling.weights]\na100 = 0",
         "[scheduling]\nholdafter = 3",

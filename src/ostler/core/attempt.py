@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from ostler.core.job import Job
 
 PREEMPTED_BY: Final = "preempted by "
+LEASES: Final = "lease"
+"""The scope under which the ledger keeps the leases of claims that differ from the usual one, by attempt."""
 
 
 class Task:
@@ -126,6 +128,7 @@ class Attempt:
         "heir",
         "held",
         "id",
+        "lease_s",
         "line",
         "outcome",
         "peak_memory_mib",
@@ -214,6 +217,8 @@ class Attempt:
         self.why = why
         self.claimed = False
         """Its worker asked for it and holds no connection: its lease counts from `beaten`, and nothing else does."""
+        self.lease_s = 0.0
+        """Of a claim, where an operator has set it; 0: the usual one."""
         self.beaten = 0.0
         self.charged_s = 0.0
         """How much of what it ran its user was charged for."""

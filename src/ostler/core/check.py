@@ -5,7 +5,7 @@ from collections import Counter
 
 from ostler.core import chain
 from ostler.core import index as indexes
-from ostler.core.claims import LEASE_S
+from ostler.core.claims import lease_of
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
 from ostler.core.holding import NOTHING
 from ostler.core.index import bits
@@ -163,7 +163,7 @@ def _claims_are_leased(fleet: Fleet, looked_at: float | None) -> None:
             _need(not worker.connected, f"{worker.id} holds a connection and only claims")
             _need(attempt.task is not None and attempt.task.holder is attempt, f"{attempt.id} is claimed for nothing")
             _need(attempt.id in reminders, f"nobody looks at the lease of {attempt.id}")
-            over = looked_at is not None and attempt.beaten + LEASE_S <= looked_at
+            over = looked_at is not None and attempt.beaten + lease_of(attempt) <= looked_at
             _need(not over, f"the lease of {attempt.id} is over, and it is still held")
 
 

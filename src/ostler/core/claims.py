@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from ostler.core import attempts, outcomes, reports, workers
+from ostler.core.attempt import LEASES
 from ostler.core.effects import Answer, Beaten, Claimed, Effect, NothingToClaim, Refuse
 from ostler.core.events import ClaimBeat, ClaimEnded, ClaimRequested, TaskEnded
 from ostler.core.fleet import Attempt, Fleet, Job, Worker
@@ -19,9 +20,10 @@ from ostler.core.room import pick_devices
 from ostler.core.timers import LEASE
 from ostler.domain import states
 from ostler.domain.errors import Conflict
+from ostler.domain.scheduling import CLAIM_LEASE_S
 from ostler.domain.worker import Capabilities
 
-LEASE_S: Final = 600.0
+LEASE_S: Final = CLAIM_LEASE_S
 WRITTEN_EVERY_S: Final = 60.0
 """How often what a machine says with its claims is written down."""
 NEAREST_OF: Final = 64
@@ -79,9 +81,12 @@ def _take(fleet: Fleet, worker: Worker, job: Job, ref: int, now: float) -> Effec
     task = attempt.task
     assert task is not None
     attempt.claimed = True
+    attempt.lease_s = fleet.policy.claim_lease_s
+    if attempt.lease_s:
+        fleet.keep(LEASES, attempt.id, b"%r" % attempt.lease_s)
     attempt.beaten = now
     attempts.start_clock(fleet, attempt, task, now)
-    fleet.timers.add(now + LEASE_S, LEASE, attempt.id)
+    fleet.timers.add(now + lease_of(attempt), LEASE, attempt.id)
     fleet.touch_worker(worker)  # rows are written anyway: so is what it said about itself, and when
     return Claimed(
         ref=ref,
@@ -91,9 +96,14 @@ def _take(fleet: Fleet, worker: Worker, job: Job, ref: int, now: float) -> Effec
         devices=grant.devices,
         has_devices=bool(worker.capabilities.gpu_count),  # also those that the manifest keeps from us are hidden
         index=task.index if job.size else None,
-        lease_s=LEASE_S,
+        lease_s=lease_of(attempt),
         checkpoint=task.checkpoint,
     )
+
+
+def lease_of(attempt: Attempt) -> float:
+    """How long a claim lives without a heartbeat."""
+    return attempt.lease_s or LEASE_S
 
 
 def _nothing(fleet: Fleet, worker: Worker, ref: int, now: float) -> Effect:
@@ -148,12 +158,12 @@ def lapse(fleet: Fleet, attempt_id: str, now: float) -> list[Effect]:
     attempt = fleet.held.get(attempt_id)
     if attempt is None or not attempt.claimed or attempt.task is None:
         return []
-    over_at = attempt.beaten + LEASE_S
+    over_at = attempt.beaten + lease_of(attempt)
     if over_at > now:
         fleet.timers.add(over_at, LEASE, attempt_id)
         return []
     task, counts = attempt.task, attempt.is_current()
-    reason = f"{attempt.worker_id} sent no heartbeat for {LEASE_S:.0f} s"
+    reason = f"{attempt.worker_id} sent no heartbeat for {lease_of(attempt):.0f} s"
     attempts.release(fleet, attempt, "lost", reason, now)
     if not counts:
         return []

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from ostler.core.attempt import Attempt, Sent, Task
+from ostler.core.attempt import LEASES, Attempt, Sent, Task
 from ostler.core.holding import NOTHING
 from ostler.core.index import Index, Shape, bits
 from ostler.core.job import Job
@@ -330,6 +330,8 @@ class Fleet:
 
     def give(self, worker: Worker, attempt: Attempt) -> None:
         del worker.attempts[attempt.id]
+        if attempt.lease_s:
+            self.keep(LEASES, attempt.id, None)
         if attempt.task is not None:
             del self.held[attempt.id]
             self.mix.gave()

@@ -1,6 +1,6 @@
 """Between the fleet and the ledger's rows: what a batch changed, and a fleet from what was kept."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -174,9 +174,11 @@ def restore(
     epoch: float,
     hosts: dict[str, HostPolicy] | None = None,
     jobs: Iterable[JobRecord] | None = None,
+    leases: Mapping[str, bytes] | None = None,
 ) -> Fleet:
     """The fleet as the ledger has it. Workers are away; what ran there are orphans whose grace starts now, and what was
-    claimed has a whole lease before it. `jobs`: in order of arrival, where the snapshot was read without them."""
+    claimed has a whole lease before it. `jobs`: in order of arrival, where the snapshot was read without them.
+    `leases`: by attempt, those that differ from the usual one."""
     fleet = Fleet(new_attempt_id)
     fleet.epoch = epoch
     fleet.hosts = hosts or {}
@@ -207,6 +209,8 @@ def restore(
         if job.state in states.TERMINAL:
             fleet.leave(job)
     settle_arrays(fleet, now)
+    for attempt_id, lease_s in (leases or {}).items():
+        _lease_again(fleet, attempt_id, float(lease_s), now)
     for used in snapshot.usage:
         away_s = max(0.0, fleet.wall(now) - used.at)
         fleet.usage.charge(used.user, used.gpu_seconds * 2.0 ** -(away_s / HALF_LIFE_S), now)
@@ -263,6 +267,14 @@ def _hold_again(fleet: Fleet, row: AttemptRecord, now: float) -> None:
         fleet.timers.add(now + task.job.terms.grace_s, GRACE, attempt.id)
     if attempt.phase != "lapsed" and attempt.started is not None and task.job.terms.max_runtime_s:
         fleet.timers.add(min(attempt.started + remaining_s(task), now + LOOK_AGAIN_S), RUNTIME, attempt.id)
+
+
+def _lease_again(fleet: Fleet, attempt_id: str, lease_s: float, now: float) -> None:
+    """The lease that a claim was answered with: its machine goes by it, whatever the setting is by now."""
+    attempt = fleet.held.get(attempt_id)
+    if attempt is not None and attempt.claimed:
+        attempt.lease_s = lease_s
+        fleet.timers.add(now + lease_s, LEASE, attempt_id)
 
 
 def _is_claimed(task: Task) -> bool:

@@ -5,10 +5,14 @@ import math
 
 import msgspec
 
+from ostler.domain.errors import BadInput
 from ostler.domain.quantities import parse_duration
 
 HOLD_AFTER_S = 600.0
 NEVER = "never"
+CLAIM_LEASE_S = 600.0
+LEAST_CLAIM_LEASE_S = 60.0
+"""Machines send a heartbeat every 30 s, and one may be lost."""
 
 
 class Scheduling(msgspec.Struct, frozen=True):
@@ -18,6 +22,8 @@ class Scheduling(msgspec.Struct, frozen=True):
     """Whoever is first in order and does not fit keeps all others waiting: for comparisons, not for a fleet."""
     weights: dict[str, float] = {}
     """What one device of a type counts, by the type in small letters."""
+    claim_lease_s: float = 0.0
+    """How long a claim lives without a heartbeat; 0: the usual time."""
 
     @property
     def holds(self) -> bool:
@@ -27,3 +33,12 @@ class Scheduling(msgspec.Struct, frozen=True):
 def parse_hold_after(given: str | int | float, where: str = "hold_after") -> float:
     """Seconds, or infinite where the word is never."""
     return math.inf if given == NEVER else parse_duration(given, where)
+
+
+def parse_claim_lease(given: str | int | float, where: str) -> float:
+    """Seconds, long enough for the heartbeats of a claim."""
+    lease_s = parse_duration(given, where)
+    if lease_s < LEAST_CLAIM_LEASE_S:
+        what = f"must be at least {LEAST_CLAIM_LEASE_S:g} s: machines that claim send a heartbeat every 30 s"
+        raise BadInput(f"{where}: {what}", [(where, what)])
+    return lease_s

@@ -17,6 +17,7 @@ from prometheus_client.core import Metric
 from starlette.types import ASGIApp
 
 from ostler import __version__, config, logformat
+from ostler.core.attempt import LEASES
 from ostler.core.persist import restore
 from ostler.domain.errors import BadInput, Deposed, LedgerError, NotYet, OstlerError
 from ostler.domain.hosts import HostPolicy
@@ -259,7 +260,7 @@ class Hub:
         snapshot = ledger.load(with_jobs=False)
         hosts, epoch = _hosts(snapshot.manifest), clock.wall() - now
         with collecting.paused():
-            fleet = restore(snapshot, new_attempt_id, now, epoch, hosts, ledger.live_jobs())
+            fleet = restore(snapshot, new_attempt_id, now, epoch, hosts, ledger.live_jobs(), ledger.kept(LEASES))
         fleet.set_quotas(chosen.quotas)
         fleet.policy = chosen.scheduling
         performer = Performer()

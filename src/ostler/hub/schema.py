@@ -20,7 +20,7 @@ _ADDRESS: Shape = {"type": "string", "pattern": "^https?://"}
 TOLD = {
     "templates": "A team's usual jobs, by name: any fields of a spec.",
     "quotas": "How much one user may have at a time; 0 or left out: no limit.",
-    "scheduling": "When machines are held for a job that waits, and what an hour on a device counts.",
+    "scheduling": "When machines are held for a job that waits, what an hour on a device counts, how long claims live.",
     "retention": "For how long what has ended is kept, counted from its end.",
     "limits": "How often one may ask.",
     "disk": "Where less than the reserve is free, nothing new is taken in.",
@@ -95,6 +95,7 @@ def _scheduling() -> Shape:
     return _table(
         {
             "hold_after": {"anyOf": [DURATION, {"const": NEVER}]},
+            "claim_lease": DURATION,
             "weights": {"type": "object", "additionalProperties": weight},
         }
     )

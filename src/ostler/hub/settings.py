@@ -22,6 +22,7 @@ logs = "30d"
 
 [scheduling]
 hold_after = "10m"              # a job that waits for longer gets machines held for it; or "never"
+claim_lease = "10m"             # a claim without a heartbeat for so long is given to another machine
 [scheduling.weights]            # what an hour on one device counts for its user; else its memory, in 24 GiB
 a100 = 3.0
 
@@ -62,7 +63,14 @@ from ostler.domain.notices import NotifySettings, read_notify
 from ostler.domain.origins import host_of
 from ostler.domain.quota import Quota, Quotas
 from ostler.domain.retention import Retention, read_retention
-from ostler.domain.scheduling import HOLD_AFTER_S, NEVER, Scheduling, parse_hold_after
+from ostler.domain.scheduling import (
+    CLAIM_LEASE_S,
+    HOLD_AFTER_S,
+    NEVER,
+    Scheduling,
+    parse_claim_lease,
+    parse_hold_after,
+)
 from ostler.gateway import config as gateway_config
 from ostler.gateway.settings import GatewaySettings
 from ostler.gateway.spelling import spell
@@ -207,19 +215,23 @@ def _quotas(table: dict[str, Any]) -> Quotas:
 
 
 def _scheduling(table: dict[str, Any]) -> Scheduling:
-    _must_be_known(table, ("hold_after", "weights"), "scheduling.")
+    _must_be_known(table, ("hold_after", "weights", "claim_lease"), "scheduling.")
     weights = _table(table.get("weights", {}), "scheduling.weights")
     for name, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not 0 < weight <= MAX_WEIGHT:
             raise _wrong(
                 spell("scheduling", "weights", name), f"must be a number above 0 and no more than {MAX_WEIGHT:g}"
             )
-    given = table.get("hold_after", HOLD_AFTER_S)
-    if isinstance(given, bool) or not isinstance(given, (str, int, float)):
+    hold_after = table.get("hold_after", HOLD_AFTER_S)
+    if isinstance(hold_after, bool) or not isinstance(hold_after, (str, int, float)):
         raise _wrong("scheduling.hold_after", f"must be a duration like '10m', or {NEVER!r}")
+    claim_lease = table.get("claim_lease", CLAIM_LEASE_S)
+    if isinstance(claim_lease, bool) or not isinstance(claim_lease, (str, int, float)):
+        raise _wrong("scheduling.claim_lease", "must be a duration like '10m'")
     return Scheduling(
-        hold_after_s=parse_hold_after(given, "scheduling.hold_after"),
+        hold_after_s=parse_hold_after(hold_after, "scheduling.hold_after"),
         weights={name.lower(): float(weight) for name, weight in weights.items()},
+        claim_lease_s=parse_claim_lease(claim_lease, "scheduling.claim_lease") if "claim_lease" in table else 0.0,
     )
 
 
