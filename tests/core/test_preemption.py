@@ -391,4 +391,4 @@ def test_what_is_kept_for_a_job_is_no_process_that_has_ended() -> None:
     assert "gang" in core.fleet.bound
     core.beat("one", slots=Slots(batch_total=4, batch_in_use=3))
     core.wait(60)
-    assert core.fleet.workers["one"].in_use["batch"] == 3
+    assert core.fleet.workers["one"].report.in_use["batch"] == 3

@@ -120,6 +120,31 @@ async def test_numbers_and_labels_are_sent_as_the_original_reads_them(
         assert {name: spec[name] for name in sent} == sent
 
 
+async def test_a_task_of_an_array_and_a_member_of_a_gang_know_their_place(hub: RunningHub, api: Api) -> None:
+    async with go_worker(hub) as worker:
+        await worker.register()
+        await worker.beat()
+        job = await api.submit(array=2, env={"A": "b"})
+        for index in range(2):
+            spec = await worker.take(f"{job}.{index}")
+            assert spec["env"] == {"A": "b", "OSTLER_INDEX": str(index)}
+        async with go_worker(hub, "other") as other:
+            await other.register()
+            await other.beat()
+            gang = await api.submit(node_count=2)
+            members = [await worker.take(), await other.take()]
+        assert {member["env"]["RANK"]: member["id"] for member in members} == {"0": f"{gang}.0", "1": f"{gang}.1"}
+        assert {member["env"]["WORLD_SIZE"] for member in members} == {"2"}
+
+
+async def test_a_run_time_budget_that_no_integer_holds_is_the_longest_there_is(hub: RunningHub, api: Api) -> None:
+    async with go_worker(hub) as worker:
+        worker.slots["service_total"] = 1
+        await worker.register()
+        await worker.beat()
+        await worker.take(await api.submit(type="service", max_runtime_hours=5_000_000))
+
+
 async def test_objects_of_the_metadata_travel_beside_its_strings(hub: RunningHub, api: Api) -> None:
     async with go_worker(hub) as worker:
         await worker.register()

@@ -148,6 +148,7 @@ class Attempt:
         "stop_reason",
         "task",
         "task_id",
+        "unsent",
         "watched",
         "why",
         "will",
@@ -194,6 +195,8 @@ class Attempt:
         """Those that it is written down with."""
         self.recalled = False
         """Its worker was asked to hand it back if it has not begun."""
+        self.unsent = False
+        """Its worker has to accept another task first, before this assignment is sent."""
         self.accepted = accepted
         self.accept_by = 0.0
         """Until then at least its acceptance is waited for: its worker has said that it waits in somebody else's

@@ -32,7 +32,6 @@ CALLED_BACK: Final = "called back"
 def begin(fleet: Fleet, job: Job, worker: Worker, grant: Grant, why: str, now: float) -> Attempt:
     """Authorise the job's first waiting task to run there: reserved from now on, confirmed by the worker's
     acceptance."""
-    worker.count_answer()
     attempt = _authorise(fleet, job, worker, job.shape.holding(grant), why, now)
     unbind(fleet, job.id)
     fleet.room_makers.pop(job.id, None)
@@ -90,6 +89,7 @@ def _take_next(
         assigned_at=fleet.wall(now),
         why=why,
     )
+    attempt.unsent = worker.is_plain
     fleet.take(worker, attempt)
     task.holder = attempt
     task.attempt = attempt.id
@@ -260,14 +260,19 @@ def seen(fleet: Fleet, attempt: Attempt) -> None:
     if not attempt.accepted:
         attempt.accepted = True
         fleet.touch_attempt(attempt)
-        worker = fleet.workers[attempt.worker_id]
-        if worker.is_plain:
-            fleet.index.room_changed(worker)
+        _let_send(fleet, fleet.workers[attempt.worker_id])
+
+
+def _let_send(fleet: Fleet, worker: Worker) -> None:
+    """Nothing may be on its way to a plain worker any more: the next of its tasks is sent."""
+    if worker.is_plain:
+        fleet.may_be_sent[worker.id] = None
 
 
 def cancel_message(fleet: Fleet, attempt: Attempt) -> list[Effect]:
     worker = fleet.workers[attempt.worker_id]
-    if not worker.connected:
+    _let_send(fleet, worker)
+    if not worker.connected or attempt.unsent:
         return []
     named = attempt.id if attempt.task is not None or not attempt.id.startswith(UNNAMED) else ""
     return [
@@ -318,6 +323,8 @@ def release(fleet: Fleet, attempt: Attempt, outcome: str, reason: str, now: floa
         _hand_over(fleet, attempt, now)
     if worker.ahead or fleet.ahead_on:
         fleet.look_ahead[worker.id] = None
+    attempt.unsent = False
+    _let_send(fleet, worker)
     fleet.give(worker, attempt)
     quota_eased(fleet)
     if attempt.heir is not None:

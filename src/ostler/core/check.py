@@ -29,6 +29,7 @@ def check(fleet: Fleet, now: float, *, after_pass: bool = True) -> None:
     """Raise InvariantBroken with the first contradiction found."""
     for worker in fleet.workers.values():
         _offer_is_what_it_says_under_its_policy(fleet, worker)
+        _only_plain_workers_wait_for_assignments(worker)
         _room_is_the_sum_of_holdings(worker)
         _no_device_is_booked_twice(worker)
         _attempts_and_tasks_agree(fleet, worker)
@@ -71,6 +72,12 @@ def check_touched(fleet: Fleet) -> None:
 def _need(truth: bool, broken: str) -> None:
     if not truth:
         raise InvariantBroken(broken)
+
+
+def _only_plain_workers_wait_for_assignments(worker: Worker) -> None:
+    for one in worker.attempts.values():
+        _need(not one.unsent or worker.is_plain, f"{one.task_id} is kept from {worker.id}, which takes several at once")
+        _need(not (one.unsent and one.accepted), f"{one.task_id} was accepted and never sent")
 
 
 def _offer_is_what_it_says_under_its_policy(fleet: Fleet, worker: Worker) -> None:

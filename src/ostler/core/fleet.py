@@ -5,6 +5,7 @@ index and changes can never drift from the rows they belong to. Decisions are ma
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -102,8 +103,12 @@ class Fleet:
         """Running arrays and gangs that lost their last placed task in this batch."""
         self.moved_up: dict[str, Attempt] = {}
         """Those of which the one before them has ended in this batch."""
+        self.may_be_sent: dict[str, None] = {}
+        """The plain workers that may be sent the next of their tasks, or have to give some back."""
         self.asking: dict[str, None] = {}
         """The workers whose questions for work wait for their answers."""
+        self.served: Counter[str] = Counter()
+        """How many tasks each of them was given since it asked."""
         self.job_seq = 0
         self.feed_seq = 0
         self.epoch = 0.0

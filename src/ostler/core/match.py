@@ -83,7 +83,8 @@ def unmet_static(request: Request, name: str, offer: Offer) -> list[Reason]:
         what = f"needs a worker that holds a connection; {name} only claims plain commands"
         reasons.append(Reason("claim", what, True))
     if request.extended and offer.is_plain:
-        what = f"is a model or a function; {name} speaks version 1 of the worker protocol, which knows neither"
+        needs = "needs a worker for models, functions, secrets, outputs or a stop without contact"
+        what = f"{needs}; {name} speaks version 1 of the worker protocol, which knows none of them"
         reasons.append(Reason("protocol", what, True))
     if not request.accepts_type(offer.gpu_type, offer.gpu_names):
         longer = f" ({', '.join(offer.gpu_names)})" if offer.gpu_names else ""
@@ -185,8 +186,6 @@ def _not_usable(offer: Offer) -> str:
 def _slots_text(pool: str, worker: "Worker") -> str:
     if worker.slots is None:
         return f"{worker.id} has not announced its slots yet"
-    if worker.slots_left(pool) > 0 and worker.awaits_acceptance():
-        return f"{worker.id} takes one task at a time and has not accepted the last one yet"
     if worker.slots_left(pool) > 0:
         return f"{worker.id} gets work when it asks: it has not announced its slots in a heartbeat"
     return f"needs a {pool} slot; {worker.id} has 0 free of {worker.slots.total(pool)}"

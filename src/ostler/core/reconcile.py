@@ -97,7 +97,7 @@ def _not_there(fleet: Fleet, worker: Worker, attempt: Attempt, now: float, regis
         return []
     if not attempt.accepted:
         if not registering:
-            return [attempts.assignment(fleet, attempt)]
+            return [] if attempt.unsent else [attempts.assignment(fleet, attempt)]
         reason = f"{worker.id} came back without it; it had not been accepted"
         task.attempt = ""
         attempts.release(fleet, attempt, "returned", reason, now)

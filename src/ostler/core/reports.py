@@ -79,9 +79,10 @@ def _late(fleet: Fleet, worker: Worker, event: TaskEnded, now: float) -> list[Ef
     """A result of the last attempt, whose room was given up for lost: it counts while nobody else was placed for the
     task. That it was stopped does not: the hub may have told it to, as one that nobody authorised any more."""
     task = fleet.find_task(event.task_id)
-    if event.state not in RAN:
+    if event.state not in RAN or task is None:
         return []
-    if task is None or not event.attempt or (task.attempt, task.worker) != (event.attempt, worker.id):
+    named = event.attempt or (task.attempt if worker.is_plain else "")  # a plain worker names the task alone
+    if not named or (task.attempt, task.worker) != (named, worker.id):
         return []
     if task.state != states.PENDING or task.holder is not None or task.job.is_gang or task.job.terms.service:
         return []

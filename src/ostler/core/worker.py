@@ -1,7 +1,5 @@
 """A worker: what it offers, what it holds and how it is."""
 
-from typing import NamedTuple
-
 from ostler.core.attempt import Attempt
 from ostler.core.holding import Holding
 from ostler.core.room import Room
@@ -22,7 +20,6 @@ _FIELDS = (
     "faults",
     "has_beaten",
     "id",
-    "in_use",
     "is_plain",
     "last_contact",
     "last_contact_at",
@@ -31,25 +28,43 @@ _FIELDS = (
     "offer",
     "questions",
     "registered_at",
+    "report",
     "room",
     "session",
     "shrunk",
     "silent_about_at",
-    "slots",
-    "slots_at",
-    "totals",
     "unseen",
     "watched",
     "written_at",
 )
 
 
-class Report(NamedTuple):
-    """Slots as a heartbeat reported them, and how many of them are in use by now."""
+class Report:
+    """Slots as a worker reported them, and how many of them are in use by now."""
 
-    slots: Slots | None
-    in_use: dict[str, int]
-    at: float
+    __slots__ = ("at", "in_use", "slots", "totals")
+
+    def __init__(self, slots: Slots | None, at: float) -> None:
+        self.slots = slots
+        self.at = at
+        self.totals = {pool: slots.total(pool) for pool in POOLS} if slots is not None else {}
+        self.in_use = {pool: slots.in_use(pool) for pool in POOLS} if slots is not None else {}
+
+    def left(self, pool: str, room: Room) -> int:
+        """Those that nothing uses: neither what the worker reported nor what was placed there since."""
+        return self.totals.get(pool, 0) - max(self.in_use.get(pool, 0), room.placed[pool])
+
+    def is_like(self, other: "Report") -> bool:
+        return (self.slots, self.in_use) == (other.slots, other.in_use)
+
+    def raise_use(self, newer: "Report") -> None:
+        for pool, count in newer.in_use.items():
+            self.in_use[pool] = max(count, self.in_use.get(pool, 0))
+
+    def count_end(self, attempt: Attempt) -> None:
+        pool = attempt.held.pool
+        if attempt.assigned <= self.at and self.in_use.get(pool, 0) > 0:
+            self.in_use[pool] -= 1
 
 
 class Worker:
@@ -88,17 +103,12 @@ class Worker:
         """When it was last found not to have accepted what it was given."""
         self.cooling_until = 0.0
         self.cooling = False
-        self.slots: Slots | None = None
-        """As it last reported them; see `reports`."""
-        self.totals: dict[str, int] = {}
-        """By pool."""
-        self.slots_at = 0.0
-        self.in_use: dict[str, int] = {}
-        """Slots in use as last reported, less what has ended since."""
+        self.report = Report(None, 0.0)
+        """Its slots as it last reported them."""
+        self.announced = self.report
+        """The same of its last heartbeat."""
         self.has_beaten = False
         """It has announced its slots in a heartbeat on this connection."""
-        self.announced: Report | None = None
-        """Of its last heartbeat, while a question with slots of its own waits for its answer."""
         self.questions = 0
         """How many `ready_for_work` wait for their answer."""
         self.is_plain = False
@@ -133,42 +143,39 @@ class Worker:
         """The slots that may be filled now."""
         if self.claims:
             return 1  # it asks for one when it has one
-        left = self.slots_left(pool)
-        if self.has_beaten and not self.is_plain:
+        if not self.questions and not self.has_beaten:
+            return 0
+        left = self.report.left(pool, self.room)
+        if not self.questions or not self.is_plain:
             return left
-        if self.questions:
-            return min(left, self.questions) if self.is_plain else left
-        return min(left, 1) if self.has_beaten and not self.awaits_acceptance() else 0
+        unanswered = self.questions - sum(one.unsent for one in self.attempts.values())
+        pushes = self.announced.left(pool, self.room) if self.has_beaten else 0
+        return min(left, max(unanswered, pushes))
 
     def slots_left(self, pool: str) -> int:
-        """The slots that nothing uses, whether they may be filled now or not."""
-        if self.slots is None:
-            return 0
-        return self.totals[pool] - max(self.in_use.get(pool, 0), self.room.placed[pool])
+        """The slots that nothing uses, by the last report, whether they may be filled now or not."""
+        return self.report.left(pool, self.room)
 
     def awaits_acceptance(self) -> bool:
         """Whether a task was sent that this worker has not accepted yet."""
-        return any(not one.accepted and one.phase in ("assigned", "stopping") for one in self.attempts.values())
+        sent = (one for one in self.attempts.values() if not (one.accepted or one.unsent))
+        return any(one.phase in ("assigned", "stopping") for one in sent)
 
-    def reports(self, slots: Slots | None, now: float) -> None:
-        """Take over the slots of a report; None: there is no report yet."""
-        self.slots, self.slots_at = slots, now
-        self.totals = {pool: slots.total(pool) for pool in POOLS} if slots is not None else {}
-        self.in_use = {pool: slots.in_use(pool) for pool in POOLS} if slots is not None else {}
+    @property
+    def slots(self) -> Slots | None:
+        return self.report.slots
 
-    def forget_reports(self) -> None:
-        """A new connection begins without slots, heartbeats and questions."""
-        self.reports(None, 0.0)
-        self.has_beaten, self.announced, self.questions = False, None, 0
+    def take_heartbeat(self, slots: Slots, now: float) -> bool:
+        """From now on tasks may be pushed into these slots. Returns whether anything has changed."""
+        before, self.announced = (self.has_beaten, self.report), Report(slots, now)
+        self.report, self.has_beaten = self.announced, True
+        return not before[0] or not before[1].is_like(self.announced)
 
-    def ask(self, slots: Slots | None, now: float) -> None:
-        """Take in a question. The slots that come with it count until it is answered."""
+    def take_question(self, slots: Slots | None, now: float) -> None:
+        """The slots that come with a question count until it is answered."""
         self.questions += 1
-        if slots is None:
-            return
-        if self.has_beaten and self.announced is None:
-            self.announced = Report(self.slots, self.in_use, self.slots_at)
-        self.reports(slots, now)
+        if slots is not None:
+            self.report = Report(slots, now)
 
     def count_answer(self) -> None:
         """An assignment is the whole answer to one question of a plain worker."""
@@ -176,29 +183,31 @@ class Worker:
             self.questions -= 1
 
     def end_questions(self) -> None:
-        """All questions are answered: the slots of the last heartbeat count again."""
+        """All questions are answered: the slots of the last heartbeat count again, and those that were in use when the
+        worker asked stay in use."""
         self.questions = 0
-        if self.announced is not None:
-            self.reports(self.announced.slots, self.announced.at)
-            self.in_use = self.announced.in_use
-            self.announced = None
+        if self.has_beaten and self.report is not self.announced:
+            if self.report.at >= self.announced.at:
+                self.announced.raise_use(self.report)
+            self.report = self.announced
+
+    def forget_reports(self, questions: int = 0) -> None:
+        """A new connection begins without slots and heartbeats."""
+        self.report = self.announced = Report(None, 0.0)
+        self.has_beaten, self.questions = False, questions
 
     def count_end(self, attempt: Attempt) -> None:
         """A process has ended: a slot that was reported before as in use is free."""
-        pool = attempt.held.pool
-        if attempt.assigned <= self.slots_at and self.in_use.get(pool, 0) > 0:
-            self.in_use[pool] -= 1
-        before = self.announced
-        if before is not None and attempt.assigned <= before.at and before.in_use.get(pool, 0) > 0:
-            before.in_use[pool] -= 1
+        self.report.count_end(attempt)
+        if self.announced is not self.report:
+            self.announced.count_end(attempt)
 
     def find(self, task_id: str, attempt: str) -> Attempt | None:
         """What this worker means; a worker of version 1 names the task alone."""
         held = self.attempts.get(attempt)
         if not attempt:
-            held = next(
-                (one for one in self.attempts.values() if one.task_id == task_id and one.phase != "bound"), None
-            )
+            named = [one for one in self.attempts.values() if one.task_id == task_id and not one.unsent]
+            held = next((one for one in named if one.is_current()), next(iter(named), None))
         return held if held is not None and held.task_id == task_id and held.phase != "bound" else None
 
     def offering(self, offer: Offer) -> "Worker":

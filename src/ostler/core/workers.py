@@ -12,7 +12,7 @@ from ostler.core.room import Room
 from ostler.core.timers import CONTACT, GRACE
 from ostler.domain import states
 from ostler.domain.errors import NotFound
-from ostler.domain.worker import Capabilities, Slots
+from ostler.domain.worker import Capabilities
 
 SILENCE_S: Final = 30.0
 """Three heartbeats."""
@@ -35,7 +35,9 @@ def registered(fleet: Fleet, event: WorkerRegistered, now: float) -> list[Effect
     if worker.boot_id != event.boot_id:
         worker.faults = 0
         worker.cooling = False
-    fleet.asking.pop(worker.id, None)
+    is_same_socket = worker.session == event.session
+    if not is_same_socket:
+        fleet.asking.pop(worker.id, None)
     worker.claims = b""
     for attempt in worker.attempts.values():
         attempt.claimed = False  # its connection speaks for it from now on, and a lease would end it all the same
@@ -45,7 +47,7 @@ def registered(fleet: Fleet, event: WorkerRegistered, now: float) -> list[Effect
     worker.ahead = min(event.ahead, AHEAD_MOST)
     worker.is_plain = event.is_plain
     worker.leaving = False
-    worker.forget_reports()
+    worker.forget_reports(worker.questions if is_same_socket else 0)
     worker.registered_at = fleet.wall(now)
     heard(fleet, worker, now)
     if not worker.watched:
@@ -75,10 +77,13 @@ def beat(fleet: Fleet, worker: Worker, event: WorkerBeat, now: float) -> list[Ef
     if event.draining and not worker.leaving:
         worker.leaving = True
         fleet.look_ahead[worker.id] = None
+        if worker.is_plain:
+            fleet.may_be_sent[worker.id] = None
         fleet.announce(now, "worker", worker.id, state="draining", reason="the worker is shutting down")
         fleet.index.room_changed(worker)
-    if event.slots is not None:
-        _take_slots(fleet, worker, event.slots, now)
+    if event.slots is not None and worker.take_heartbeat(event.slots, now):
+        fleet.look_ahead[worker.id] = None
+        fleet.index.room_changed(worker)
     ack = Acknowledge(worker_id=worker.id, session=worker.session, of="heartbeat", sent_at=event.sent_at)
     if event.active_tasks is None:
         return [ack]
@@ -87,7 +92,9 @@ def beat(fleet: Fleet, worker: Worker, event: WorkerBeat, now: float) -> list[Ef
 
 def asked(fleet: Fleet, worker: Worker, event: WorkerAsked, now: float) -> list[Effect]:
     """The answer comes with the next placements: work, or the word that there is none."""
-    worker.ask(event.slots, now)
+    worker.take_question(event.slots, now)
+    if worker.is_plain:
+        fleet.may_be_sent[worker.id] = None
     fleet.asking[worker.id] = None
     fleet.look_ahead[worker.id] = None
     fleet.index.room_changed(worker)
@@ -132,6 +139,8 @@ def drain(fleet: Fleet, event: DrainRequested, now: float) -> list[Effect]:
         return [Refuse(ref=event.ref, error=NotFound(f"there is no worker {event.worker_id}"))]
     if worker.draining != event.draining:
         worker.draining = event.draining
+        if worker.is_plain:
+            fleet.may_be_sent[worker.id] = None
         fleet.look_ahead[worker.id] = None
         fleet.index.room_changed(worker)
         fleet.touch_worker(worker)
@@ -150,14 +159,4 @@ def set_offer(fleet: Fleet, worker: Worker, capabilities: Capabilities) -> None:
         if lasting:  # what comes and goes by itself is not worth a row
             fleet.touch_worker(worker)
     else:
-        fleet.index.room_changed(worker)
-
-
-def _take_slots(fleet: Fleet, worker: Worker, slots: Slots, now: float) -> None:
-    """Of a heartbeat: from now on tasks may be pushed into these."""
-    before = (worker.has_beaten, worker.slots, worker.in_use)
-    worker.reports(slots, now)
-    worker.has_beaten, worker.announced = True, None
-    if before != (True, worker.slots, worker.in_use):  # a heartbeat without news costs nobody a look
-        fleet.look_ahead[worker.id] = None
         fleet.index.room_changed(worker)

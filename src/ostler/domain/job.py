@@ -17,9 +17,9 @@ from ostler.domain.quantities import AUTO, needed_mib, needed_milli
 from ostler.domain.resources import BACKENDS, POOLS, Request
 
 TYPES = ("batch", "service", "model")
+"""A service is kept up; a model is up for as long as the gateway wants it."""
 PLAIN_TYPES = ("batch", "service")
 """Those that workers of protocol version 1 know."""
-"""A service is kept up; a model is up for as long as the gateway wants it."""
 TIERS = ("fine_tuning", "training", "evaluation", "data_processing")
 TIER_RANK = {"fine_tuning": 0, "training": 0, "evaluation": 1, "data_processing": 2}
 TIER_GRACE_S = {"data_processing": 30.0, "evaluation": 120.0, "training": 600.0, "fine_tuning": 600.0}
@@ -149,7 +149,7 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
             prefers_cuda=self._prefers_cuda(),
             cuda_first_s=self._cuda_first_s(),
             attended=self._is_attended(),
-            extended=self.type not in PLAIN_TYPES or CALL in self.metadata,
+            extended=self._is_extended(),
         )
 
     def _prefers_cuda(self) -> bool:
@@ -164,6 +164,11 @@ class JobSpec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
         brings_more = self.snapshot() or self.prolog or self.epilog or self.outputs or CALL in self.metadata
         brings_more = brings_more or self.secrets
         return bool(self.type != "batch" or self.node_count > 1 or brings_more)
+
+    def _is_extended(self) -> bool:
+        """A worker of protocol version 1 would run it without a part of what it asks for."""
+        asks = CALL in self.metadata or self.secrets or self.outputs or self.on_lost_contact == "stop"
+        return bool(self.type not in PLAIN_TYPES or asks)
 
     def size(self) -> int:
         """How many tasks it has, where these have ids of their own: an array's, or a gang's; else 0."""

@@ -39,7 +39,8 @@ class Request(msgspec.Struct, frozen=True, omit_defaults=True):
     attended: bool = False
     """Only a worker that holds a connection can run it: a service, a gang, a function, files that are brought first."""
     extended: bool = False
-    """Only a worker that speaks version 2 of the protocol can run it: a model, a function."""
+    """Only a worker that speaks version 2 of the protocol can run it: a model, a function, a task with secrets or
+    outputs, or one that stops by itself when it loses contact."""
 
     @property
     def shares_gpu(self) -> bool:

@@ -71,8 +71,8 @@ class Relays:
 
     def ask_for_tunnel(self, target: Target, request: RelayRequest, failed: Callable[[str], None]) -> None:
         """Past the hub; `failed` hears of why there will be none."""
-        if not self._sessions.ask_for_relay(target.session, request):
-            failed(f"{target.worker_id}, where it runs, is not connected")
+        if why_not := self._sessions.ask_for_relay(target.session, request):
+            failed(f"{target.worker_id}, where it runs, {why_not}")
             return
         self._tunnels[request.relay_id] = (target.worker_id, failed)
         asyncio.get_running_loop().call_later(OPENS_S, self._tunnels.pop, request.relay_id, None)
@@ -84,8 +84,8 @@ class Relays:
         relay = self._awaited[relay_id] = Relay(target.worker_id, reader, writer)
         try:
             request = RelayRequest(relay_id=relay_id, task_id=target.task_id, attempt=target.attempt, beside=beside)
-            if not self._sessions.ask_for_relay(target.session, request):
-                return NotRunning(f"{target.worker_id}, where it runs, is not connected")
+            if why_not := self._sessions.ask_for_relay(target.session, request):
+                return NotRunning(f"{target.worker_id}, where it runs, {why_not}")
             async with asyncio.timeout(OPENS_S):
                 await relay.opened.wait()
         except TimeoutError:

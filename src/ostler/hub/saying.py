@@ -4,6 +4,8 @@ Those that follow each other and are alike are said in one message, where the wo
 line, which share their spec, and the acknowledgements of results.
 """
 
+from typing import Any
+
 import msgspec
 
 from ostler.core.effects import (
@@ -16,6 +18,7 @@ from ostler.core.effects import (
     ToWorker,
 )
 from ostler.domain.finite import encode
+from ostler.domain.gang import torchrun
 from ostler.domain.job import JobSpec
 from ostler.domain.secrets import names_some
 from ostler.wire import messages, version_1
@@ -23,6 +26,8 @@ from ostler.wire.messages import Follower, JobAssign, Message
 
 _spec_of = msgspec.json.Decoder(JobSpec).decode
 
+LONGEST_NS = 2**63 - 1
+"""`remaining_time` is a signed number of 64 bits."""
 MOST_IN_LINE = 64
 """Those behind its first: so that the first of many are begun while the rest is still being said."""
 
@@ -149,9 +154,9 @@ def to_message(
 def _assignment(effect: AssignTask, specs: dict[str, bytes], *, plain: bool = False) -> JobAssign:
     spec = spec_for_task(specs[effect.job_id], effect.job_id, effect.task_id)
     return JobAssign(
-        spec=version_1.spec(spec, _reserved(effect)) if plain else msgspec.Raw(_naming_the_blob(spec)),
+        spec=_plain_spec(effect, spec) if plain else msgspec.Raw(_naming_the_blob(spec)),
         attempt=effect.attempt,
-        remaining_time=int(effect.remaining_s * 1e9),
+        remaining_time=min(int(effect.remaining_s * 1e9), LONGEST_NS),
         devices=list(effect.devices),
         whole=effect.whole,
         index=effect.index,
@@ -164,9 +169,19 @@ def _assignment(effect: AssignTask, specs: dict[str, bytes], *, plain: bool = Fa
     )
 
 
-def _reserved(effect: AssignTask) -> version_1.Reserved:
-    gpus = len(effect.devices) if effect.whole else None
-    return version_1.Reserved(gpus=gpus, vram_mib=effect.vram_mib, memory_mib=effect.memory_mib)
+def _plain_spec(effect: AssignTask, spec: bytes) -> dict[str, Any]:
+    shares = effect.vram_mib and not effect.whole
+    gpus = len(effect.devices) if effect.devices and not shares else None
+    reserved = version_1.Reserved(gpus=gpus, vram_mib=effect.vram_mib, memory_mib=effect.memory_mib)
+    return version_1.spec(spec, reserved, _variables(effect))
+
+
+def _variables(effect: AssignTask) -> dict[str, str]:
+    """What Ostler's own workers tell a task beside its spec."""
+    found = {} if effect.index is None else {"OSTLER_INDEX": str(effect.index)}
+    if effect.rank is not None:
+        found |= torchrun(effect.rank, effect.hosts, effect.master_port)
+    return found
 
 
 def _naming_the_blob(spec: bytes) -> bytes:

@@ -214,12 +214,15 @@ class Sessions:
         if found is not None:
             found.send_message(request)
 
-    def ask_for_relay(self, session: int, request: messages.RelayRequest) -> bool:
-        """False: the worker has gone."""
+    def ask_for_relay(self, session: int, request: messages.RelayRequest) -> str:
+        """Returns why the worker cannot be asked; "" if it was."""
         found = self._open.get(session)
-        if found is not None:
-            found.send_message(request)
-        return found is not None
+        if found is None:
+            return "is not connected"
+        if found.plain:
+            return "speaks version 1 of the worker protocol, which has no connections to services and models"
+        found.send_message(request)
+        return ""
 
     def runs_beside(self, session: int) -> bool:
         """Whether the worker of this socket can run commands beside its tasks: older ones cannot."""

@@ -64,7 +64,9 @@ def can_run_somewhere(world: World, job_id: str) -> bool:
     if not all(can_run_somewhere(world, name) for name in record.blocked_on):
         return False
     request = record.request
-    offers = [(machine.name, machine.capabilities.offer()) for machine in world.machines]
+    offers = [
+        (one.name, msgspec.structs.replace(one.capabilities.offer(), is_plain=one.is_plain)) for one in world.machines
+    ]
     offers += [(one.name, msgspec.structs.replace(one.capabilities.offer(), claims=True)) for one in world.pullers]
     able = sum(not never_offered(request, name, offer) for name, offer in offers)
     return able >= request.nodes

@@ -122,7 +122,7 @@ def _machines(rng: random.Random, traits: Traits, size: Size) -> Iterator[Planne
             slots=slots,
             ahead=ahead,
             real=number % 2 == 1,
-            plain=number % 4 == 2 and not ahead,
+            plain=number % 4 == 2 and not (ahead or traits.gpus),
         )
     pullers = rng.randint(1, 4) if size.pullers is None else size.pullers
     for number in range(pullers if traits.claims else 0):

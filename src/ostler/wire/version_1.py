@@ -5,6 +5,7 @@ is a number or an object in a map of strings. Fields that the peer does not know
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -33,9 +34,10 @@ def encode(message: Message, error: str = "") -> bytes:
     return _encode(body)
 
 
-def spec(stored: bytes, reserved: Reserved) -> dict[str, Any]:
+def spec(stored: bytes, reserved: Reserved, variables: Mapping[str, str]) -> dict[str, Any]:
     """The spec of a job as the original defines it: with amounts in the place of `auto`, its limits after the cap, and
-    metadata as strings. Objects in the metadata travel in `metadata_json` beside it."""
+    metadata as strings. Objects in the metadata travel in `metadata_json` beside it. `variables` are for this task
+    alone."""
     known = _spec_of(stored)
     fields: dict[str, Any] = {name: _whole_number(value) for name, value in msgspec.json.decode(stored).items()}
     fields |= {
@@ -45,7 +47,7 @@ def spec(stored: bytes, reserved: Reserved) -> dict[str, Any]:
         "node_count": max(1, known.node_count),
         "min_cpu_cores": math.ceil(known.min_cpu_cores),
         "max_runtime_hours": math.ceil(known.runtime_s() / 3600),
-        "env": known.env,
+        "env": {**variables, **known.env},
         "gpu_count": known.gpu_count if reserved.gpus is None else reserved.gpus,
         "min_vram_gb": _amount(known.min_vram_gb, reserved.vram_mib),
         "min_memory_gb": _amount(known.min_memory_gb, reserved.memory_mib),

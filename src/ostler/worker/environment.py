@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from ostler.domain.gang import torchrun
 from ostler.domain.worker import Capabilities, DeviceInfo
-from ostler.worker.orders import Gang, Order
+from ostler.worker.orders import Order
 from ostler.worker.tracking import tracked
 
 _SECRET_WORDS = frozenset(
@@ -87,25 +88,11 @@ def task_environment(
     if port:
         env["OSTLER_PORT"] = str(port)
     if order.gang is not None:
-        env.update(_torchrun(order.gang))
+        env.update(torchrun(order.gang.rank, order.gang.hosts, order.gang.master_port))
     if folders.result:
         env["OSTLER_CALL"] = folders.call
         env["OSTLER_RESULT"] = folders.result
     return env
-
-
-def _torchrun(gang: Gang) -> dict[str, str]:
-    """One process per member, under the names that torch.distributed, and torchrun's own options, read."""
-    rank, size = str(gang.rank), str(len(gang.peers))
-    return {
-        "RANK": rank,
-        "NODE_RANK": rank,
-        "LOCAL_RANK": "0",
-        "WORLD_SIZE": size,
-        "NNODES": size,
-        "MASTER_ADDR": gang.master,
-        "MASTER_PORT": str(gang.master_port),
-    }
 
 
 def visible_devices(base: Mapping[str, str], granted: Sequence[int], capabilities: Capabilities) -> dict[str, str]:

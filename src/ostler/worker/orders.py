@@ -104,8 +104,9 @@ class Gang(msgspec.Struct, kw_only=True):
     master_port: int = 0
 
     @property
-    def master(self) -> str:
-        return min(self.peers, key=lambda peer: peer.rank).host
+    def hosts(self) -> list[str]:
+        """In order of rank."""
+        return [peer.host for peer in sorted(self.peers, key=lambda peer: peer.rank)]
 
 
 class Order(msgspec.Struct, kw_only=True):

@@ -114,7 +114,7 @@ class Ahead:
     def _serve_at_once(self, worker: Worker) -> None:
         """Round trips take no time here: a worker that asks has asked, and accepts what it is sent."""
         if worker.connected and worker.slots is not None and (worker.is_plain or not worker.has_beaten):
-            worker.is_plain, worker.has_beaten = False, True
+            worker.is_plain, worker.has_beaten, worker.announced = False, True, worker.report
             self.fleet.index.room_changed(worker)
 
     def _take_back_those_ahead(self) -> None:

@@ -5,18 +5,17 @@ from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
-from ostler.core.attempts import ACCEPT_WITHIN_S, assignment, begin, watch_moved_up
+from ostler.core.attempts import begin, watch_moved_up
 from ostler.core.dependencies import resolve
 from ostler.core.effects import AssignTask, Effect, HintSnapshot, SayNoWork
 from ostler.core.fleet import Fleet, Job, Worker
 from ostler.core.match import never_fits, unmet_health
-from ostler.core.placing import ahead
+from ostler.core.placing import ahead, pacing
 from ostler.core.placing.choose import choose, only
 from ostler.core.queueing import backfill
 from ostler.core.queueing.bound import rebind, unbind
 from ostler.core.queueing.preempt import make_room
 from ostler.core.ranges import indices
-from ostler.core.timers import ACCEPTANCE
 
 PLACEMENTS_PER_PASS: Final = 1000
 """One pass must not keep the loop from hearing others; what is left over is placed in the next."""
@@ -29,7 +28,8 @@ def settle(fleet: Fleet, now: float) -> list[Effect]:
     tell those who asked and got nothing."""
     resolve(fleet, now)
     backfill.keep(fleet, now)
-    effects = _place_heirs(fleet, now)
+    effects = pacing.withdraw(fleet, now) if fleet.may_be_sent else []
+    effects += _place_heirs(fleet, now)
     is_complete = False
     for _ in range(PLACEMENTS_PER_PASS):
         job = backfill.next_in_order(fleet, now)
@@ -41,7 +41,9 @@ def settle(fleet: Fleet, now: float) -> list[Effect]:
     effects += make_room(fleet, now) + ahead.look(fleet, now) + _hints(fleet, now)
     if fleet.moved_up:
         watch_moved_up(fleet, now)
-    return effects + answers(fleet, effects) if is_complete else effects
+    if fleet.may_be_sent:
+        effects += pacing.send_waiting(fleet, now)
+    return effects + answers(fleet, effects, is_complete=is_complete)
 
 
 def _place(fleet: Fleet, job: Job, kept_on: int, now: float) -> list[Effect]:
@@ -52,8 +54,7 @@ def _place(fleet: Fleet, job: Job, kept_on: int, now: float) -> list[Effect]:
     if gained is not None and len(gained) == 1:
         worker, grant, result = only(fleet, job, gained[0])
         attempt = begin(fleet, job, worker, grant, f"{worker.id} scored best ({result.words()})", now)
-        fleet.timers.add(now + ACCEPT_WITHIN_S, ACCEPTANCE, attempt.id)
-        return [assignment(fleet, attempt)]
+        return pacing.send(fleet, attempt, now)
     among = fleet.index.workers_of(job.shape)
     behind = sum(fleet.index.bit_of(name) for name in ways)
     begun = []
@@ -66,9 +67,7 @@ def _place(fleet: Fleet, job: Job, kept_on: int, now: float) -> list[Effect]:
         if way is not None:
             attempt.why += f"; {backfill.let_in(fleet, attempt, way)}"
         begun.append(attempt)
-    for attempt in begun:
-        fleet.timers.add(now + ACCEPT_WITHIN_S, ACCEPTANCE, attempt.id)
-    return [assignment(fleet, attempt) for attempt in begun]
+    return [effect for attempt in begun for effect in pacing.send(fleet, attempt, now)]
 
 
 def _place_heirs(fleet: Fleet, now: float) -> list[Effect]:
@@ -137,11 +136,15 @@ def _busyness(worker: Worker) -> tuple[int, str]:
     return len(worker.attempts), worker.id
 
 
-def answers(fleet: Fleet, placed: list[Effect]) -> list[Effect]:
-    """Every question gets an answer: an assignment, or the word that there is nothing."""
+def answers(fleet: Fleet, placed: list[Effect], *, is_complete: bool) -> list[Effect]:
+    """Every question gets an answer: an assignment, or the word that there is nothing. A pass that was cut short does
+    not know yet that there is nothing."""
     if not fleet.asking:
         return []
-    served = Counter(effect.worker_id for effect in placed if isinstance(effect, AssignTask))
+    fleet.served.update(effect.worker_id for effect in placed if isinstance(effect, AssignTask))
+    if not is_complete:
+        return []
+    served, fleet.served = fleet.served, Counter()
     asking, fleet.asking = fleet.asking, {}
     effects: list[Effect] = []
     for worker in map(fleet.workers.__getitem__, asking):

@@ -45,8 +45,6 @@ def make_room(fleet: Fleet, now: float) -> list[Effect]:
         free = _where_it_has_room(fleet, job, now)
         is_enough = len(free) >= job.shape.nodes  # then it is placed in the next pass
         victims = cheapest_victims(fleet, job, free, now) if not is_enough else []
-        if victims and _has_room_after_acceptance(fleet, job, now):
-            victims, is_enough = [], True
         if victims:
             _keep_what_is_free(fleet, job, victims, free, now)
         else:
@@ -142,16 +140,6 @@ def _where_it_has_room(fleet: Fleet, job: Job, now: float) -> set[str]:
     return free | ways_in(fleet, job, now).keys() if fleet.holds.on else free
 
 
-def _has_room_after_acceptance(fleet: Fleet, job: Job, now: float) -> bool:
-    """Whether a plain worker has room for it and only waits to accept another task: that takes a moment, and nothing
-    must yield for a moment."""
-    request = job.shape.request
-    waiting = [one for one in fleet.workers.values() if one.is_plain and one.has_beaten and one.awaits_acceptance()]
-    fitting = [one for one in waiting if one.slots_left(request.pool) > 0 and not unmet_health(one, now)]
-    fitting = [one for one in fitting if not unmet_static(request, one.id, one.offer)]
-    return any(not unmet_room(request, one.id, one.room) for one in fitting)
-
-
 def _where_some_may_yield(fleet: Fleet, job: Job, free: set[str]) -> list[Worker]:
     """The workers that hold something which could, less those where it has room already."""
     found = {name for priority, where in fleet.yielding.items() if priority < job.terms.priority for name in where}
@@ -215,7 +203,7 @@ def _may_yield(held: Attempt, priority: int) -> bool:
 
 
 def _suffices(worker: Worker, request: Request, victims: list[Attempt]) -> bool:
-    slots = worker.slots_left(request.pool) + sum(victim.held.pool == request.pool for victim in victims)
+    slots = worker.free_slots(request.pool) + sum(victim.held.pool == request.pool for victim in victims)
     return slots > 0 and not unmet_room(request, worker.id, _room_without(worker, victims))
 
 
