@@ -86,7 +86,7 @@ MEANING = {
     "most_jobs": "where there are more, the oldest go first",
     "most_logs": "the same, in bytes",
     "hold_after": "a job that has waited for longer gets machines held for it; or `never`",
-    "claim_lease": "a claim whose machine sends no heartbeat for so long is taken back; at least 60 s",
+    "claim_lease": "a claim whose machine sends no heartbeat for so long is taken back; at least 120 s",
     "weights": "what an hour on one device of a type counts for its user; else its memory in 24 GiB",
     "run_as": "as whom tasks run: a user, or one for each of Ostler's users: [security.md](../security.md)",
     "tasks_dir": "where tasks have their folders, if other users must reach them",

@@ -40,7 +40,7 @@ from urllib.parse import quote, urlencode, urlsplit
 MIB, GIB = 1 << 20, 1 << 30
 REQUEST_S, LONGEST_PAUSE_S, GRACE_S, LOOK_S, NEVER, KEEP_S = 30.0, 30.0, 10.0, 0.1, float("inf"), 7 * 86400.0
 KINDS = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
-CANCELLED, TAKEN = "cancelled", "the hub has taken it back"
+SPARE_S, CANCELLED, TAKEN = 20.0, "cancelled", "the hub has taken it back"
 _log = logging.getLogger("ostler.pull")
 T = TypeVar("T")
 Check = Callable[[], object]
@@ -354,7 +354,7 @@ class Task:
         self._out, self._log_file = self._folder / "out", self._folder / "log"
         run = "@".join(filter(None, (self._id, job.get("after"))))  # what has led to one success leads to no other
         self._checkpoint = worker.folder / "checkpoints" / quote(run, safe="")
-        self._cut_off_s = worker.options.cut_off_seconds or 0.95 * self._lease_s
+        self._cut_off_s = worker.options.cut_off_seconds or self._lease_s - GRACE_S - SPARE_S
         self._heard_at, self._word, self._over = worker.client.claimed_at, "", threading.Event()
 
     def carry_out(self) -> bool:

@@ -173,7 +173,7 @@ def test_when_jobs_get_holds_and_what_devices_count_is_read(file: Path) -> None:
     ("text", "told"),
     [
         ("[scheduling]\nclaim_lease = true", "scheduling.claim_lease: must be a duration like '10m'"),
-        ('[scheduling]\nclaim_lease = "30s"', "scheduling.claim_lease: must be at least 60 s"),
+        ('[scheduling]\nclaim_lease = "30s"', "scheduling.claim_lease: must be at least 120 s"),
         ("[scheduling]\nhold_after = true", "scheduling.hold_after: must be a duration like '10m', or 'never'"),
         ('[scheduling]\nhold_after = "soon"', "scheduling.hold_after"),
         ("[scheduling]\nholdafter = 3", "did you mean 'hold_after'?"),

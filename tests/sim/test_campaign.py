@@ -17,6 +17,7 @@ from ostler.core.events import WorkerBeat
 from ostler.core.placing import ahead
 from ostler.domain import states
 from ostler.domain.job import TIER_GRACE_S, JobSpec
+from ostler.domain.scheduling import LEAST_CLAIM_LEASE_S
 from ostler.domain.worker import Capabilities
 from ostler.sim import plan
 from ostler.sim import world as worlds
@@ -325,3 +326,31 @@ def test_three_hundred_workers_end_all_their_work() -> None:
     ended = Counter(job.state for job in world.ledger.jobs(world.acknowledged).values())
     assert ended.total() > 300
     assert ended[states.SUCCEEDED] > 0.7 * ended.total()
+
+
+def test_a_machine_that_is_cut_off_has_killed_its_claim_before_a_short_lease_ends() -> None:
+    """Whatever the lease: another machine gets the job only when the first has ended it."""
+    offer = Capabilities(cpu_count=2, memory_gb=8)
+    world = run_plan(
+        Plan(
+            seed=1,
+            horizon_s=600.0,
+            weather=Weather(in_order=True),
+            machines=[PlannedMachine(name=name, offer=offer, claims=True) for name in ("p0", "p1")],
+            jobs=[
+                PlannedJob(
+                    5.0, JobSpec(id="j0", command=["true"], on_lost_contact="stop", allowed_hosts=["p0", "p1"]), 300.0
+                )
+            ],
+            deeds=[Deed(40.0, plan.CUT, "p0", 250.0)],
+            failing=0.0,
+            claim_lease_s=LEAST_CLAIM_LEASE_S,
+        )
+    )
+    assert attempts_of(world) == ["lost", "succeeded"]
+
+
+def test_some_worlds_of_machines_that_claim_have_short_leases() -> None:
+    plans = [drawn(seed, Size(pullers=2)) for seed in range(100)]
+    leases = Counter(one.claim_lease_s for one in plans)
+    assert leases[0.0] > leases[LEAST_CLAIM_LEASE_S] > 10

@@ -11,8 +11,9 @@ from ostler.domain.quantities import parse_duration
 HOLD_AFTER_S = 600.0
 NEVER = "never"
 CLAIM_LEASE_S = 600.0
-LEAST_CLAIM_LEASE_S = 60.0
-"""Machines send a heartbeat every 30 s, and one may be lost."""
+LEAST_CLAIM_LEASE_S = 120.0
+"""A machine that is cut off begins to stop its task 30 s before the lease ends. Until then it sends a heartbeat every
+30 s, and one of them may be lost."""
 
 
 class Scheduling(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ import msgspec
 from ostler.core.claims import LEASE_S
 from ostler.domain.job import STOP_ALONE_GRACE_S, TIER_GRACE_S, JobSpec
 from ostler.domain.quota import Quota
+from ostler.domain.scheduling import LEAST_CLAIM_LEASE_S
 from ostler.domain.worker import Capabilities
 from ostler.sim import plan
 from ostler.sim.plan import STEADY_S, Deed, Plan, PlannedJob, PlannedMachine, Weather
@@ -83,9 +84,15 @@ def drawn(seed: int, size: Size | None = None) -> Plan:
         deeds=sorted(deeds, key=lambda deed: deed.at),
         quota=rng.choice((Quota(), Quota(), Quota(running_jobs=3), Quota(running_gpus=6))),
         hold_after_s=rng.choice((0.0, 60.0, 60.0, 200.0, 600.0)),
+        claim_lease_s=_claim_lease_s(seed) if traits.claims else 0.0,
         batch=rng.choice((0, 0, 0, 1)),
         failing=rng.choice((0.0, 0.1, 0.1, 0.3)),
     )
+
+
+def _claim_lease_s(seed: int) -> float:
+    """The usual lease, or a short one now and then. Drawn apart, so that the rest of the plan does not depend on it."""
+    return random.Random(f"lease {seed}").choice((0.0, 0.0, 0.0, LEAST_CLAIM_LEASE_S))
 
 
 def _traits(rng: random.Random, size: Size) -> Traits:

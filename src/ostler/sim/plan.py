@@ -110,6 +110,8 @@ class Plan(msgspec.Struct, omit_defaults=True, kw_only=True):
     deeds: list[Deed] = []
     quota: Quota = Quota()
     hold_after_s: float = HOLD_AFTER_S
+    claim_lease_s: float = 0.0
+    """0: the usual lease."""
     batch: int = 0
     """How many events the hub takes at once; 0: all that have come."""
     failing: float = 0.1

@@ -19,8 +19,8 @@ POLL_S = 10.0
 TRY_AGAIN_S = 5.0
 SAY_AGAIN_S = 30.0
 """How long it waits at most before it tells of an end again."""
-CUT_OFF_S = 570.0
-"""Without an acknowledged heartbeat, counted from when that was sent."""
+SPARE_S = 20.0
+"""Between the latest end of a process that was cut off and the end of its lease."""
 SAID_AGAIN = 0.2
 """How often an end is said once more although it was answered."""
 
@@ -115,7 +115,7 @@ class Puller:
         """Whatever it cannot vouch for it must not leave running."""
         if self.run is not run or run.end is not None or self.stubborn:
             return
-        over_at = run.heard_at + CUT_OFF_S
+        over_at = run.heard_at + run.lease_s - STOPS_WITHIN_S - SPARE_S
         if over_at <= self.world.now:
             self._stop(run, "")
         else:
@@ -137,7 +137,9 @@ class Puller:
                 case Refuse() if not self.stubborn:
                     self._stop(run, "")
                     return
-            self.world.after(TRY_AGAIN_S if reply is None else self.beat_s, partial(self._beat, run))
+            self.world.after(
+                TRY_AGAIN_S if reply is None else min(self.beat_s, run.lease_s / 2), partial(self._beat, run)
+            )
 
         self.world.request(
             self,

@@ -134,7 +134,7 @@ class World:
     def _load(self) -> Fleet:
         epoch = EPOCH + self._wall_offset
         fleet = restore(self.ledger.load(), lambda: f"{self.rng.getrandbits(64):016x}", self.now, epoch)
-        fleet.policy = Scheduling(hold_after_s=self.plan.hold_after_s)
+        fleet.policy = Scheduling(hold_after_s=self.plan.hold_after_s, claim_lease_s=self.plan.claim_lease_s)
         fleet.set_quotas(Quotas(default=self.plan.quota))
         return fleet
 
