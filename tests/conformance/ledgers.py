@@ -133,6 +133,7 @@ def everything(ledger: Ledger) -> dict[str, Any]:
         "manifest jobs": [
             ledger.manifest_jobs(sweep=s, states=states) for s in names for states in ((), LIVE, ("nonsense",))
         ],
+        "named manifest jobs": [ledger.manifest_jobs(name=name, states=s) for name in names for s in ((), LIVE)],
         "artifacts": ledger.artifacts(),
         "artifact ids": [ledger.artifacts(ids=[a, b]) for a in names for b in ("a", "nobody")],
         "artifacts of": [ledger.artifacts(**{field: name}) for field in ("job_id", "model", "user") for name in names],

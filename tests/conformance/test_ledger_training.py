@@ -104,6 +104,18 @@ def test_the_jobs_of_the_manifest_narrow_by_sweep_and_states_together(ledger: Le
             assert ids(ledger.manifest_jobs(sweep=sweep, states=states)) == expected, (sweep, states)
 
 
+def test_jobs_of_the_manifest_are_found_by_their_name(ledger: Ledger) -> None:
+    names = ["lr", "lr", "LR", "lr%", "", "日本"]
+    jobs = [job(seq, origin="manifest", name=name) for seq, name in enumerate(names, 1)]
+    by_hand = job(len(jobs) + 1, name="lr")
+    ledger.commit(Changes(new_jobs=[*jobs, by_hand]))
+    assert ids(ledger.manifest_jobs(name="lr")) == ["job-1", "job-2"]
+    assert ids(ledger.manifest_jobs(name="lr", states=["succeeded"])) == []
+    assert ids(ledger.manifest_jobs(name="lr", sweep="s")) == ids(ledger.manifest_jobs(name="nobody")) == []
+    for name in names[2:]:
+        assert ids(ledger.manifest_jobs(name=name)) == [one.id for one in jobs if name in ("", one.name)]
+
+
 def test_a_job_of_the_manifest_comes_with_its_spec_and_its_task_where_it_has_one(ledger: Ledger) -> None:
     single, array, waiting = (job(seq, origin="manifest", size=size) for seq, size in ((1, 0), (2, 2), (3, 0)))
     done = task("job-1", state="succeeded", metrics={"auc": 0.75}, artifact_id="a")

@@ -79,6 +79,7 @@ def long() -> Iterator[PostgresLedger]:
         ("list_jobs", {"name": "n", "user": "ada", "states": ["failed"]}, "jobs_by_name"),
         ("jobs", {"ids": ["a", "b"]}, "jobs_id_key"),
         ("manifest_jobs", {"states": ["failed"]}, "jobs_of_manifest"),
+        ("manifest_jobs", {"name": "n"}, "jobs_by_name"),
         ("manifest_jobs", {"sweep": "s"}, "jobs_by_sweep"),
         ("artifacts", {}, "artifacts_pkey"),
         ("artifacts", {"job_id": "j"}, "artifacts_of_job"),

@@ -63,6 +63,8 @@ def test_a_read_goes_by_its_index_however_long_the_history(ledger: SqliteLedger,
     [
         ("manifest_jobs", {}, "jobs_of_manifest"),
         ("manifest_jobs", {"states": ["succeeded"]}, "jobs_of_manifest (state=?)"),
+        ("manifest_jobs", {"name": "n"}, "jobs_by_name (name=?)"),
+        ("manifest_jobs", {"name": "n", "states": ["failed"]}, "jobs_by_name (name=?)"),
         ("manifest_jobs", {"sweep": "s"}, "jobs_by_sweep (sweep=?)"),
         ("manifest_jobs", {"sweep": "s", "states": ["succeeded"]}, "jobs_by_sweep (sweep=?)"),
         ("artifacts", {}, "INTEGER PRIMARY KEY (rowid<?)"),

@@ -9,6 +9,8 @@ from tests.protocol.hub import RunningHub
 from tests.protocol.puller import Puller, apply, counts
 
 from ostler.domain.job import Training
+from ostler.ledger.base import JobView
+from ostler.ledger.sqlite import SqliteLedger
 from ostler.manifest import former_job_id
 
 FORMER = """
@@ -119,6 +121,22 @@ async def test_a_requeued_job_with_an_older_id_runs_as_the_manifest_has_it(
     await api.post(f"/v1/jobs/{former['done']}/requeue")
     claimed = await Puller(hub, "pi").claim()
     assert (claimed["job_id"], claimed["command"]) == (former["done"], ["train", "--again"])
+
+
+async def test_a_requeue_reads_only_the_manifest_jobs_of_one_name(
+    api: Api, former: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole sweep may be requeued at once, and each reading of all jobs would hold up the hub."""
+    read, names = SqliteLedger.manifest_jobs, list[list[str]]()
+
+    def note(ledger: SqliteLedger, **asked: Any) -> list[JobView]:
+        found = read(ledger, **asked)
+        names.append([view.job.name for view in found])
+        return found
+
+    monkeypatch.setattr(SqliteLedger, "manifest_jobs", note)
+    await api.post(f"/v1/jobs/{former['done']}/requeue")
+    assert names == [["done"]]
 
 
 async def test_of_several_older_jobs_of_one_name_the_one_that_trains_the_same_is_kept(

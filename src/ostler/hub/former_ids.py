@@ -40,7 +40,8 @@ def identify(ledger: Ledger, jobs: Sequence[NewJob]) -> tuple[list[NewJob], dict
 def _former_rows(ledger: Ledger, by_name: dict[str, NewJob]) -> dict[str, JobRecord]:
     """The row of each job that has one, by the id that the manifest gives the job."""
     found: dict[str, list[JobRecord]] = {}
-    for view in ledger.manifest_jobs():
+    # One name goes by its index: each requeue asks for one, and a sweep may be requeued at once.
+    for view in ledger.manifest_jobs(name=next(iter(by_name)) if len(by_name) == 1 else ""):
         new = by_name.get(view.job.name)
         if new is not None and not _training_of(view.job.spec).model:
             found.setdefault(new.id, []).append(view.job)

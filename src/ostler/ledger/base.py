@@ -133,8 +133,8 @@ class Ledger(Protocol):
 
     def manifest(self) -> ManifestRecord | None: ...
 
-    def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
-        """Those that a manifest brought, oldest first; of one sweep, or in some states, where that is given."""
+    def manifest_jobs(self, *, name: str = "", sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
+        """Those that a manifest brought, oldest first; of one name, one sweep or some states where that is given."""
         ...
 
     def artifacts(

@@ -270,11 +270,14 @@ class MemoryLedger:
     def manifest(self) -> ManifestRecord | None:
         return self._manifest and _own(self._manifest)
 
-    def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
+    def manifest_jobs(self, *, name: str = "", sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
         found = [
             job
             for job in sorted(self._jobs.values(), key=_seq)
-            if job.origin and sweep in ("", job.sweep) and (not states or job.state in states)
+            if job.origin
+            and name in ("", job.name)
+            and sweep in ("", job.sweep)
+            and (not states or job.state in states)
         ]
         return [JobView(_own(job), self._single_task(job)) for job in found]
 

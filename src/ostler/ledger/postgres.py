@@ -305,12 +305,13 @@ class PostgresLedger(Looking):
         found = self._all(rows.FEED.record, query.format("DESC" if newest else "ASC"), after, max(limit, 0), *values)
         return found[::-1] if newest else found
 
-    def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
+    def manifest_jobs(self, *, name: str = "", sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
         conditions = ["origin <> ''"]
         conditions += [f"{_is('sweep', '$1')} AND sweep <> ''"] if sweep else ["$1 = ''"]
-        conditions += [f"state {_one_of('$2')}"] if states else []
+        conditions += [f"{_is('name', '$2')} AND name <> ''"] if name else ["$2 = ''"]
+        conditions += [f"state {_one_of('$3')}"] if states else []
         chosen = f"SELECT * FROM jobs WHERE {' AND '.join(conditions)}"
-        return self._all(rows.view, _VIEWS.format(chosen), sweep, *([states] if states else []))
+        return self._all(rows.view, _VIEWS.format(chosen), sweep, name, *([states] if states else []))
 
     def artifacts(
         self,

@@ -258,8 +258,16 @@ class SqliteLedger(Looking):
         found = self._all(rows.FEED.record, query.format("DESC" if newest else "ASC"), *values, max(limit, 0))
         return found[::-1] if newest else found
 
-    def manifest_jobs(self, *, sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
-        chosen, values = _where({"sweep = ? AND sweep <> ''": sweep, f"state {ANY_OF}": states})
+    def manifest_jobs(self, *, name: str = "", sweep: str = "", states: Sequence[str] = ()) -> list[JobView]:
+        # Few jobs share a name. The plus signs keep SQLite from choosing another index.
+        plus = "+" if name else ""
+        chosen, values = _where(
+            {
+                "name = ? AND name <> ''": name,
+                f"{plus}sweep = ? AND {plus}sweep <> ''": sweep,
+                f"{plus}state {ANY_OF}": states,
+            }
+        )
         return self._all(rows.view, _OF_MANIFEST.format(chosen), *values)
 
     def artifacts(
