@@ -16,6 +16,9 @@ p.add_argument("-l", "--lr", type=float)
 p.add_argument("--width", type=int)
 p.add_argument("--solver", choices=["adam", "sgd"])
 p.add_argument("--deep", action="store_true")
+p.add_argument("-v", "--verbose", "--loud", action="store_true", help="say more than --width and\\n--lr does, or --quiet")
+p.add_argument("-q", "--quiet", action="store_true")
+p.add_argument("--bias", action=argparse.BooleanOptionalAction)
 p.parse_args()
 """
 CLICK_PROGRAM = """
@@ -28,16 +31,20 @@ import click
 @click.option("--shuffle", type=bool)
 @click.option("--name", help="FLOAT or any other text")
 @click.option("--deep/--flat")
+@click.option("--since", type=click.DateTime(formats=["%Y-%m-%d", "%Y%m%d"]))
+@click.option("-v", "--verbose", count=True)
 def main(**_): pass
 main()
 """
 TYPER_PROGRAM = """
-import enum, typer
+import datetime, enum, typer
 class Solver(str, enum.Enum):
     adam = "adam"
     sgd = "sgd"
 def main(
-    lr: float = typer.Option(0.1, "--lr", "-l"), width: int = 3, solver: Solver = Solver.adam, deep: bool = False
+    lr: float = typer.Option(0.1, "--lr", "-l"), width: int = 3, solver: Solver = Solver.adam, deep: bool = False,
+    verbose: int = typer.Option(0, "--verbose", "-v", count=True),
+    since: datetime.datetime = typer.Option(None, formats=["%Y-%m-%d", "%Y%m%d"]),
 ): pass
 typer.run(main)
 """
@@ -74,10 +81,18 @@ def test_the_help_of_another_parser_proves_nothing(text: str) -> None:
         ("solver", "lion", r"it takes .adam\|sgd."),
         ("solver", "SGD", ""),
         ("deep", None, ""),
+        ("since", "2024-01-01", ""),
+        ("verbose", None, ""),
     ],
 )
 def test_click_and_typer_show_the_types_of_options(program: str, key: str, word: str | None, why: str) -> None:
     assert re.fullmatch(why, fault_of(CLICK, output_of(program, "--help"), key, word))
+
+
+def test_a_flag_does_not_have_the_type_of_the_option_on_the_next_line() -> None:
+    shown = "  -d, --deep / --flat\n  -l, --lr FLOAT\n"
+    assert fault_of(CLICK, shown, "deep", None) == ""
+    assert fault_of(CLICK, shown, "lr", "fast") == "it takes FLOAT"
 
 
 @pytest.mark.parametrize("shown", ["--lr FLOAT RANGE  [0<=x<=1]", "│ --lr  -l  <float range>  [default: 1] │"])
@@ -111,7 +126,11 @@ def test_argparse_shows_which_options_are_flags_and_no_types() -> None:
     text = output_of(ARGPARSE_PROGRAM, "--help")
     assert fault_of(ARGPARSE, text, "deep", "1") == "it takes no value"
     assert fault_of(ARGPARSE, text, "deep", None) == ""
-    assert fault_of(ARGPARSE, text, "lr", "fast") == ""
+    for flag in ("verbose", "loud", "quiet", "bias", "no-bias"):
+        assert fault_of(ARGPARSE, text, flag, "3") == "it takes no value"
+        assert fault_of(ARGPARSE, text, flag, None) == ""
+    for option in ("lr", "width", "solver", "unknown"):
+        assert fault_of(ARGPARSE, text, option, "fast") == ""
 
 
 @pytest.mark.parametrize(
