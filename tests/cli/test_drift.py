@@ -9,7 +9,11 @@ import pytest
 from tests.cli.direct_hub import DirectHub
 
 from ostler.cli import drift
+from ostler.cli.handover import Value, handed_over, program_of, values_of
+from ostler.cli.interface import CLICK as CLICK_KIND
 from ostler.cli.interface import Unchecked, options_in
+from ostler.client.errors import HubFailed, HubUnreachable
+from ostler.domain.errors import NotAllowed, NotAuthenticated, NotFound, OstlerError, QuotaExceeded
 from ostler.domain.job import JobSpec, Training
 
 ARGPARSE = """
@@ -94,10 +98,12 @@ def help_of(program: str, *arguments: str) -> str:
         ("torchrun --nproc-per-node 2 train.py --lr 1", "torchrun --nproc-per-node 2 train.py"),
         ("torchrun --nnodes 1 -m trainer.main --lr 1", "torchrun --nnodes 1 -m trainer.main"),
         ("uv run trainer --lr 1", "uv run trainer"),
+        ("python bin/train --lr 1", "python bin/train"),
+        ("python train.py fit data/in.csv --lr 1", "python train.py fit"),
     ],
 )
 def test_a_program_is_the_command_before_its_own_options_and_values(line: str, program: str) -> None:
-    assert drift.program_of(spec(line.split(), lr=1)) == tuple(program.split())
+    assert program_of(spec(line.split(), lr=1)) == tuple(program.split())
 
 
 @pytest.mark.parametrize("program", [ARGPARSE, CLICK])
@@ -138,19 +144,19 @@ def test_a_help_without_options_tells_nothing() -> None:
 
 
 def test_only_hyper_keys_that_the_command_hands_over_as_options_are_looked_at() -> None:
-    assert drift.handed_over(spec(["t", "--lr", "1", "--deep"], lr=1, deep=True)) == ["lr", "deep"]
-    assert drift.handed_over(spec(["t", "--rate", "1", "--width", "2"], lr=1, width=2)) == ["width"]
-    assert drift.handed_over(spec(["t", "config.json"], lr=1)) == []
+    assert handed_over(spec(["t", "--lr", "1", "--deep"], lr=1, deep=True)) == ["lr", "deep"]
+    assert handed_over(spec(["t", "--rate", "1", "--width", "2"], lr=1, width=2)) == ["width"]
+    assert handed_over(spec(["t", "config.json"], lr=1)) == []
 
 
 def test_a_key_that_is_false_is_looked_at_where_all_others_are_handed_over() -> None:
-    assert drift.handed_over(spec(["t", "--lr", "1"], lr=1, deep=False)) == ["lr", "deep"]
-    assert drift.handed_over(spec(["t", "--rate", "1"], lr=1, deep=False)) == []
+    assert handed_over(spec(["t", "--lr", "1"], lr=1, deep=False)) == ["lr", "deep"]
+    assert handed_over(spec(["t", "--rate", "1"], lr=1, deep=False)) == []
 
 
 def test_the_points_of_one_sweep_are_told_together_with_the_nearest_option() -> None:
     jobs = [spec(["t", "--widht", str(n), "--lr", "1"], f"mlp-{n}", widht=n, lr=1) for n in range(5)]
-    found = drift._drift(("t",), jobs, {"width", "lr"}, {job.id: 12 for job in jobs})
+    found = drift._drift(("t",), jobs, CLICK_KIND, {"width", "lr"}, {job.id: 12 for job in jobs})
     assert [one.sentence("manifest.toml") for one in found] == [
         "manifest.toml:12: jobs 'mlp-0', 'mlp-1', 'mlp-2' and 2 more: hyper key 'widht': `t` takes no --widht; "
         "did you mean --width?"
@@ -158,14 +164,23 @@ def test_the_points_of_one_sweep_are_told_together_with_the_nearest_option() -> 
 
 
 def test_a_key_like_no_option_is_told_without_a_guess() -> None:
-    found = drift._drift(("t",), [spec(["t", "--zzz", "1"], zzz=1)], {"width"}, {})
+    found = drift._drift(("t",), [spec(["t", "--zzz", "1"], zzz=1)], CLICK_KIND, {"width"}, {})
     assert found[0].sentence("m.toml") == "m.toml:1: job 'mlp': hyper key 'zzz': `t` takes no --zzz; see its --help"
 
 
 def test_each_value_that_the_jobs_hand_over_is_tried_once() -> None:
     jobs = [spec(["t", "--lr", lr, "--deep"], lr=float(lr), deep=True) for lr in ("0.1", "0.2", "0.1")]
-    assert drift.values_of(jobs) == [("lr", "0.1"), ("deep", None), ("lr", "0.2")]
-    assert drift.values_of([spec(["t", "--lr", "1"], lr=1, deep=False)]) == [("lr", "1")]
+    assert values_of(jobs) == [Value("lr", "0.1"), Value("deep", None), Value("lr", "0.2")]
+    assert values_of([spec(["t", "--lr", "1"], lr=1, deep=False)]) == [Value("lr", "1")]
+
+
+def test_a_value_is_read_as_the_command_spells_it() -> None:
+    assert values_of([spec(["t", "--amp", "true", "--deep"], amp=True, deep=True)]) == [
+        ("amp", "true", False),
+        ("deep", None, False),
+    ]
+    joined = values_of([spec(["t", "--lr=0.1", "--flags=a=b", "x"], lr=0.1, flags="a=b")])
+    assert [value.arguments() for value in joined] == [["--lr=0.1"], ["--flags=a=b"]]
 
 
 STRICT = """
@@ -256,11 +271,111 @@ def test_a_program_that_cannot_be_asked_is_only_noted(trainer: Path, program: st
 
 
 def test_a_program_that_hangs_is_noted_and_its_job_is_cancelled(trainer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drift, "ASKED_WITHIN_S", 0.1)
-    hub = DirectHub(hangs=True)
+    hub = DirectHub(hangs="--help")
+    monkeypatch.setattr(drift, "time", hub)
     found, unchecked = found_by(hub, trainer, {"lr": "fast"})
-    assert (found, unchecked) == ([], ["its --help had not ended after 0.1 s"])
+    assert (found, unchecked) == ([], ["its --help had not ended after 20 s"])
     assert hub.cancelled == ["job-0"]
+
+
+def test_a_program_that_hangs_does_not_hide_what_another_does_not_take(
+    trainer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = DirectHub(hangs="hangs.py")
+    monkeypatch.setattr(drift, "time", hub)
+    jobs = [spec([sys.executable, file, "--lr", "fast"], file, lr="fast") for file in ("hangs.py", str(trainer))]
+    findings = drift.check(cast(Any, hub), jobs, {})
+    assert [one.why for one in findings.drift] == ["invalid float value: 'fast'"]
+    assert list(findings.unchecked.values()) == ["its --help had not ended after 20 s"]
+
+
+def test_a_note_names_the_question_for_which_there_was_no_time(trainer: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = DirectHub(hangs="--lr")
+    monkeypatch.setattr(drift, "time", hub)
+    _, unchecked = found_by(hub, trainer, {"lr": 0.1})
+    assert unchecked == ["its --help with the values of the manifest had not ended after 20 s"]
+
+
+@pytest.mark.parametrize(
+    "error", [QuotaExceeded("queued_jobs: 5 of 5 are used"), NotFound("there is no log"), HubFailed("it answered 500")]
+)
+@pytest.mark.parametrize("call", ["submit", "logs"])
+def test_an_error_of_the_hub_is_a_note_of_the_check(trainer: Path, call: str, error: OstlerError) -> None:
+    hub = DirectHub(refuses={call: error})
+    assert found_by(hub, trainer, {"lr": "fast"}) == ([], [str(error)])
+
+
+@pytest.mark.parametrize("error", [HubUnreachable("no hub answers"), NotAllowed("no"), NotAuthenticated("no")])
+def test_a_hub_that_is_away_or_does_not_allow_the_check_ends_the_command(trainer: Path, error: OstlerError) -> None:
+    with pytest.raises(type(error)):
+        found_by(DirectHub(refuses={"submit": error}), trainer, {"lr": "fast"})
+
+
+WRITER = """
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("log", nargs="?", type=argparse.FileType("w"))
+p.add_argument("--table", type=argparse.FileType("w"))
+p.add_argument("--lr", type=float)
+p.parse_args()
+"""
+
+
+def test_no_path_of_the_manifest_is_given_to_a_program_that_is_asked(trainer: Path, tmp_path: Path) -> None:
+    trainer.write_text(WRITER)
+    results = tmp_path / "results.csv"
+    results.write_text("of three weeks")
+    hub = DirectHub()
+    assert found_by(hub, trainer, {"table": str(results), "lr": 0.1}) == ([], [])
+    places = ["~/results.csv", "C:\\results.csv", "of/today.csv"]
+    assert found_by(hub, trainer, *({"table": place} for place in places)) == ([], [])
+    positional = spec([sys.executable, str(trainer), str(results), "--lr", "fast"], lr="fast")
+    findings = drift.check(cast(Any, hub), [positional], {})
+    assert [one.why for one in findings.drift] == ["invalid float value: 'fast'"]
+    assert results.read_text() == "of three weeks"
+    assert not any("results" in part for command in hub.commands for part in command)
+
+
+def test_a_value_that_the_command_joins_to_its_option_is_looked_at(trainer: Path) -> None:
+    command = [sys.executable, str(trainer), "--lr=fast", "--widht=64"]
+    findings = drift.check(cast(Any, DirectHub()), [spec(command, lr="fast", widht=64)], {})
+    assert [(one.key, one.value) for one in findings.drift] == [("widht", ""), ("lr", "--lr=fast")]
+
+
+def test_a_true_value_that_the_command_spells_out_is_handed_over_as_a_word(trainer: Path) -> None:
+    trainer.write_text(
+        "import argparse\np = argparse.ArgumentParser()\n"
+        "p.add_argument('--amp', type={'true': True, 'false': False}.__getitem__)\np.parse_args()\n"
+    )
+    findings = drift.check(
+        cast(Any, DirectHub()), [spec([sys.executable, str(trainer), "--amp", "true"], amp=True)], {}
+    )
+    assert findings.drift == []
+
+
+SHORTENED = """
+import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--learning-rate", type=float)
+p.add_argument("--width-of-layers", type=int)
+p.add_argument("--width-of-heads", type=int)
+p.parse_args()
+"""
+
+
+def test_the_beginning_of_an_option_counts_as_argparse_has_it(trainer: Path) -> None:
+    trainer.write_text(SHORTENED)
+    assert found_by(DirectHub(), trainer, {"learning": 0.1}) == ([], [])
+    found, unchecked = found_by(DirectHub(), trainer, {"learning": "fast", "width": 3})
+    assert unchecked == []
+    assert sorted(one.partition("hyper key ")[2] for one in found) == [
+        "'learning': does not take --learning fast: invalid float value: 'fast'",
+        "'width': does not take --width 3: could match --width-of-layers, --width-of-heads",
+    ]
+    trainer.write_text(CLICK)
+    assert [one.partition(": takes ")[2] for one in found_by(DirectHub(), trainer, {"learning": 0.1})[0]] == [
+        "no --learning; did you mean --learning-rate?"
+    ]
 
 
 def test_a_fleet_without_machines_is_not_asked(trainer: Path) -> None:

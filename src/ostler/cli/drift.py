@@ -9,23 +9,36 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from ostler.cli.follow import told_end
-from ostler.cli.interface import ARGPARSE, Unchecked, fault_of, interface_of, options_in, refusal_in
+from ostler.cli.handover import Program, Value, handed_over, program_of, values_of
+from ostler.cli.interface import (
+    ARGPARSE,
+    Unchecked,
+    fault_of,
+    interface_of,
+    option_for,
+    options_in,
+    refusal_in,
+)
 from ostler.cli.render.words import clean, command_line
 from ostler.domain import states
-from ostler.domain.errors import OstlerError
+from ostler.domain.errors import NotAllowed, NotAuthenticated, OstlerError
 
 if TYPE_CHECKING:
     from ostler.client.http import Hub
     from ostler.domain.job import JobSpec
 
 T = TypeVar("T")
-Program = tuple[str, ...]
+CHECK = "check: "
+"""The names of the jobs that ask begin with this."""
 ASKED_WITHIN_S = 20.0
 """For all programs together: an apply does not wait for a full fleet, or for a program that hangs."""
+LOOK_S = 0.25
+"""How long the check waits for the end of one job before it looks at the others."""
 MOST_HELP_BYTES = 1024 * 1024
 MOST_VALUES = 500
 MOST_CHARACTERS = 64 * 1024
@@ -70,17 +83,6 @@ class Findings(NamedTuple):
         return {"drift": [one._asdict() for one in self.drift], "unchecked": unchecked}
 
 
-class Value(NamedTuple):
-    """A value of a hyper key, as the command has it."""
-
-    key: str
-    word: str | None
-    """None: the option stands alone."""
-
-    def arguments(self) -> list[str]:
-        return [f"--{self.key}", *([] if self.word is None else [self.word])]
-
-
 def check(hub: "Hub", jobs: "Iterable[JobSpec]", lines: Mapping[str, int]) -> Findings:
     """What the programs of these jobs do not take. All of them are asked at the same time."""
     deadline = time.monotonic() + ASKED_WITHIN_S
@@ -89,15 +91,16 @@ def check(hub: "Hub", jobs: "Iterable[JobSpec]", lines: Mapping[str, int]) -> Fi
     if asked and not _has_machines(hub):
         findings.unchecked.update({one.called: "no machine is connected to run it" for one in asked})
         return findings
-    inquiries = asked
     try:
+        inquiries = [one for one in asked if _goes_on(one.ask, one, findings)]
         while inquiries:
-            inquiries = [one for one in inquiries if _goes_on(one.ask, one, findings)]
-            inquiries = [one for one in inquiries if _goes_on(one.learn, one, findings)]
+            # One request waits for one job only: with the others it would hide the end of a job behind one that hangs.
+            waits_s = [LOOK_S, *[0.0] * (len(inquiries) - 1)]
+            looks = [partial(one.advance, wait_s) for one, wait_s in zip(inquiries, waits_s, strict=True)]
+            inquiries = [one for one, look in zip(inquiries, looks, strict=True) if _goes_on(look, one, findings)]
     except BaseException:
-        with suppress(OstlerError):
-            for one in asked:
-                one.cancel()
+        for one in asked:
+            one.cancel()
         raise
     for one in asked:
         findings.drift.extend(one.drift)
@@ -106,9 +109,14 @@ def check(hub: "Hub", jobs: "Iterable[JobSpec]", lines: Mapping[str, int]) -> Fi
 
 def _goes_on(step: Callable[[], bool], one: "Inquiry", findings: Findings) -> bool:
     """Whether this program is asked further. One that cannot be asked is only noted."""
+    from ostler.client.errors import HubUnreachable
+
     try:
         return step()
-    except Unchecked as error:
+    except (HubUnreachable, NotAllowed, NotAuthenticated):
+        raise
+    except (Unchecked, OstlerError) as error:
+        one.cancel()
         findings.unchecked[one.called] = str(error)
         return False
 
@@ -135,15 +143,16 @@ class Inquiry:
         """One of these was refused among others: each is tried alone."""
 
     def ask(self) -> bool:
+        """Submits the job that asks the next question."""
         if PurePath(self._program[0]).name in SHELLS and not any(part.endswith(".py") for part in self._program):
             raise Unchecked("a shell's line does not show its options")
         spec, within_s = self._specs[0], self._deadline - time.monotonic()
         if within_s <= 0:
-            raise self._too_late()
+            raise Unchecked(f"{self._question()} was not run: the {ASKED_WITHIN_S:g} s of the check were over")
         arguments = [argument for value in self._batch() for argument in value.arguments()]
         answer = self._hub.submit(
             {
-                "name": f"check: {self.called}"[:128],
+                "name": f"{CHECK}{self.called}"[:128],
                 "command": [*self._program, *arguments, "--help"],
                 "env": {**spec.env, **WIDE},
                 "labels": spec.labels,
@@ -156,22 +165,36 @@ class Inquiry:
         self._job = str(answer["id"])
         return True
 
-    def learn(self) -> bool:
-        """Waits for the answer. True: there is something left to ask."""
-        job, output = self._answer()
+    def advance(self, wait_s: float) -> bool:
+        """Looks whether the job has ended within this time, and then asks the next question. False: none is left."""
+        left_s = self._deadline - time.monotonic()
+        job = self._hub.job(self._job, wait=max(0.0, min(wait_s, left_s)))
+        if job["state"] in states.TERMINAL:
+            return self._learn(job, self._output()) and self.ask()
+        if time.monotonic() < self._deadline:
+            return True
+        had = "begun" if job["state"] == states.PENDING else "ended"
+        raise Unchecked(f"{self._question()} had not {had} after {ASKED_WITHIN_S:g} s")
+
+    def cancel(self) -> None:
+        """Ends the job of the question that has no answer yet."""
+        if self._job:
+            with suppress(OstlerError):
+                self._hub.cancel(self._job)
+        self._job = ""
+
+    def _question(self) -> str:
+        return "its --help with the values of the manifest" if self._has_help else "its --help"
+
+    def _learn(self, job: dict[str, Any], output: str) -> bool:
+        """True: there is something left to ask."""
+        self._job = ""
         if self._has_help:
             return self._learn_of_values(job, output)
         if job["state"] != states.SUCCEEDED:
-            raise Unchecked(f"its --help {told_end(job)}")
+            raise Unchecked(f"{self._question()} {told_end(job)}")
         self._has_help = True
         return self._learn_of_help(output)
-
-    def cancel(self) -> None:
-        if self._job:
-            self._hub.cancel(self._job)
-
-    def _too_late(self) -> Unchecked:
-        return Unchecked(f"its --help had not ended after {ASKED_WITHIN_S:g} s")
 
     def _batch(self) -> list[Value]:
         """The values of the next question."""
@@ -185,30 +208,26 @@ class Inquiry:
             batch.append(value)
         return batch
 
-    def _answer(self) -> tuple[dict[str, Any], str]:
-        """The job that has ended, and what it printed."""
-        from ostler.client.errors import WaitTimeout
-        from ostler.client.job import wait_for_end
-
-        try:
-            job = wait_for_end(self._hub, self._job, max(0.0, self._deadline - time.monotonic()))
-        except WaitTimeout:
-            self.cancel()
-            raise self._too_late() from None
+    def _output(self) -> str:
+        """What the job printed."""
         output = b""
         for chunk in self._hub.logs(self._job):
             output += chunk
             if len(output) > MOST_HELP_BYTES:
                 break
-        return job, output.decode("utf-8", "replace")
+        return output.decode("utf-8", "replace")
 
     def _learn_of_help(self, text: str) -> bool:
         kind, options = interface_of(text), options_in(text)
-        self.drift += _drift(self._program, self._specs, options, self._lines)
-        values = [value for value in values_of(self._specs) if value.key in options]
-        faults = {value: fault_of(kind, text, value.key, value.word) for value in values}
+        self.drift += _drift(self._program, self._specs, kind, options, self._lines)
+        faults = {}
+        for value in values_of(self._specs):
+            if option := option_for(kind, options, value.key):
+                faults[value] = fault_of(kind, text, option, value.word)
         self._refuse({value: fault for value, fault in faults.items() if fault})
-        self._untried = [value for value in values if not faults[value]] if kind == ARGPARSE else []
+        if kind == ARGPARSE:
+            # A program may open a path while it converts its options: argparse.FileType("w") empties the file.
+            self._untried = [value for value, fault in faults.items() if not fault and not value.may_be_a_path()]
         return bool(self._untried)
 
     def _learn_of_values(self, job: dict[str, Any], output: str) -> bool:
@@ -217,9 +236,10 @@ class Inquiry:
         if job["state"] == states.SUCCEEDED:
             self._set_aside(batch)
             return bool(self._untried or self._suspects)
-        named = [value for value in batch if refusal is not None and value.key in refusal.names]
+        keys = refusal.keys_among({value.key for value in batch}) if refusal is not None else set()
+        named = [value for value in batch if value.key in keys]
         if refusal is None or not named:
-            raise Unchecked(f"with the values of the manifest, its --help {told_end(job)}")
+            raise Unchecked(f"{self._question()} {told_end(job)}")
         likely = [value for value in named if repr(value.word) in refusal.why] or named
         if len(batch) == 1 or (len(likely) == 1 and refusal.is_about_the_value()):
             self._refuse({likely[0]: refusal.why})
@@ -253,55 +273,13 @@ def _by_program(specs: Iterable["JobSpec"]) -> "dict[Program, list[JobSpec]]":
     return found
 
 
-def program_of(spec: "JobSpec") -> Program:
-    """The command up to its first option: `python -m trainer`, `torchrun --nproc-per-node 2 train.py`, `trainer fit`.
-
-    What a job's own values stand for is left out, so that one program is not asked once for each of them.
-    """
-    command = spec.command
-    scripts = [place for place, part in enumerate(command) if part.endswith(".py")]
-    modules = [place + 1 for place, part in enumerate(command[:-1]) if part == "-m"]
-    end = 1 + next(iter([*scripts, *modules]), 0)
-    values = _texts_of(spec)
-    while end < len(command) and not command[end].startswith(("-", "$")) and command[end] not in values:
-        end += 1
-    return tuple(command[:end])
-
-
-def _texts_of(spec: "JobSpec") -> set[str]:
-    training = spec.training
-    if training is None:
-        return set()
-    own = (spec.name, training.model, training.mode, training.split_recipe, training.seed, training.n_resamples)
-    return {str(value) for value in (*own, *training.hyper.values())}
-
-
-def handed_over(spec: "JobSpec") -> list[str]:
-    """The hyper keys that are options of the command. One that is false stands nowhere, and goes with the others."""
-    hyper = spec.training.hyper if spec.training else {}
-    given = [key for key in hyper if f"--{key}" in spec.command]
-    silent = [key for key, value in hyper.items() if value is False and key not in given]
-    return [*given, *silent] if len(given) + len(silent) == len(hyper) else given
-
-
-def values_of(specs: "Iterable[JobSpec]") -> list[Value]:
-    """The different values that these jobs hand over, each once."""
-    found: dict[Value, None] = {}
-    for spec in specs:
-        hyper = spec.training.hyper if spec.training else {}
-        for key in handed_over(spec):
-            if f"--{key}" in spec.command:
-                after = spec.command.index(f"--{key}") + 1
-                is_bare = hyper[key] is True or after == len(spec.command)
-                found[Value(key, None if is_bare else spec.command[after])] = None
-    return list(found)
-
-
-def _drift(program: Program, specs: "list[JobSpec]", options: set[str], lines: Mapping[str, int]) -> list[Drift]:
+def _drift(
+    program: Program, specs: "list[JobSpec]", kind: str, options: set[str], lines: Mapping[str, int]
+) -> list[Drift]:
     """The keys that are none of these options."""
 
     def unknown(spec: "JobSpec") -> list[str]:
-        return [key for key in handed_over(spec) if key not in options]
+        return [key for key in handed_over(spec) if not option_for(kind, options, key)]
 
     return [
         Drift(line, jobs, key, command_line(program), next(iter(get_close_matches(key, sorted(options), 1)), ""))

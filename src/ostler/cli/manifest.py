@@ -55,7 +55,7 @@ def apply(
         with connect(access) as hub:
             if check is not False:
                 planned = partial(hub.apply_manifest, text, file=file.name, plan=True)
-                findings = _checked(hub, text, file.name, planned, bool(check))
+                findings = _checked(hub, text, file.name, planned, bool(check), may_rename=replace)
                 if findings.drift:
                     return _told_drift(findings, file.name, json)
             answer = hub.apply_manifest(text, file=file.name, replace=replace)
@@ -97,8 +97,11 @@ def reload(access: Access, check: Check = None, replace: Replace = False, json: 
         with connect(access) as hub:
             if check is not False:
                 found = hub.reload_manifest(plan=True)
+                if "file" not in found:
+                    note("note: the hub is older than this command and has applied the manifest without a check")
+                    return _told_changes(found, None, json)
                 file = str(found["file"])
-                findings = _checked(hub, found["text"].encode(), file, lambda: found, bool(check))
+                findings = _checked(hub, found["text"].encode(), file, lambda: found, bool(check), may_rename=replace)
                 if findings.drift:
                     return _told_drift(findings, file, json)
             answer = hub.reload_manifest(replace=replace)
@@ -123,18 +126,24 @@ def _told_errors(error: BadInput) -> int:
     return exits.USAGE
 
 
-def _checked(hub: "Hub", text: bytes, file: str, plan: Callable[[], Document], of_all: bool) -> "Findings":
+def _checked(
+    hub: "Hub", text: bytes, file: str, plan: Callable[[], Document], of_all: bool, *, may_rename: bool = True
+) -> "Findings":
     """What the programs do not take, `of_all` jobs or of those that wait for a start, or would.
 
-    `plan` asks the hub which these are, so that a manifest that the hub refuses runs nothing.
+    `plan` asks the hub which these are, so that a manifest that the hub refuses runs nothing. Without `may_rename` the
+    hub refuses one that would give a job another name.
     """
     from ostler import manifest
     from ostler.cli import drift
+    from ostler.cli.handover import handed_over
 
     found = manifest.read(text, file)
-    if not any(map(drift.handed_over, found.specs)):
+    if not any(map(handed_over, found.specs)):
         return drift.Findings([], {})
     lines = plan()["jobs"]  # those of the manifest first, in its order
+    if not may_rename and any("name" in line["differs"] for line in lines):
+        return drift.Findings([], {})
     pairs = zip(found.specs, lines, strict=False)
     wanted = [spec for spec, line in pairs if of_all or line["state"] == states.PENDING]
     if wanted and is_terminal(sys.stderr):
