@@ -8,6 +8,8 @@ import pytest
 from tests.cli.test_manifest_with_hub import MANIFEST, TRAINER, write
 from tests.process_fleet import TWO_A100, ProcessFleet
 
+from ostler.cli.drift import CHECK
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessFleet]:
@@ -27,6 +29,10 @@ def drifted(fleet: ProcessFleet, name: str) -> str:
     """The manifest with a key that the trainer does not take, and with a value that is no number."""
     wrong = MANIFEST.replace("width = [64, 128]", "widht = [64, 128]").replace("-{width}", "-{widht}")
     return write(fleet, name, wrong.replace("hyper = { lr = 0.5,", 'hyper = { lr = "fast",'))
+
+
+def programs_asked(fleet: ProcessFleet) -> int:
+    return sum(job["name"].startswith(CHECK) for job in fleet.json("jobs", "--all", "--limit", "1000")["jobs"])
 
 
 DRIFT = (
@@ -56,6 +62,17 @@ def test_a_plan_shows_what_the_program_does_not_take(fleet: ProcessFleet) -> Non
     assert [one["key"] for one in json.loads(told.stdout)["check"]["drift"]] == ["widht", "lr"]
     unasked = fleet.run("plan", "--no-check", file)
     assert (unasked.returncode, unasked.stderr) == (0, "")
+
+
+def test_a_list_leaves_out_the_jobs_that_ask_programs(fleet: ProcessFleet) -> None:
+    assert fleet.run("plan", drifted(fleet, "listed.toml")).returncode == 1
+    assert programs_asked(fleet) > 0
+    for options in ([], ["--limit", "2"], ["--state", "succeeded,failed"]):
+        listed = fleet.json("jobs", *options)["jobs"]
+        assert not [job["name"] for job in listed if job["name"].startswith(CHECK)]
+    assert len(fleet.json("jobs", "--limit", "2")["jobs"]) == 2
+    asked = next(job for job in fleet.json("jobs", "--all")["jobs"] if job["name"].startswith(CHECK))
+    assert fleet.json("jobs", "--name", asked["name"])["jobs"]
 
 
 def test_a_reload_refuses_what_an_apply_refuses(fleet: ProcessFleet) -> None:
@@ -100,11 +117,14 @@ def test_an_apply_without_the_check_takes_the_manifest_as_it_is(fleet: ProcessFl
 
 
 def test_only_an_apply_that_may_replace_names_renames_a_job(fleet: ProcessFleet) -> None:
-    text = '[[jobs]]\nname = "train-big"\nmodel = "renamed"\nmin_ram_gib = 9000\ncommand = ["true"]\n'
+    text = '[[jobs]]\nname = "train-big"\nmodel = "renamed"\nmin_ram_gib = 9000\ncommand = ["PYTHON", "TRAINER", "{hyper...}"]\n'
+    text += "hyper = { lr = 0.5 }\n"
     assert fleet.run("apply", write(fleet, "names.toml", text)).returncode == 0
+    asked = programs_asked(fleet)
     file = write(fleet, "names.toml", text.replace("train-big", "nightly-eval"))
     refused = fleet.run("apply", file)
     assert (refused.returncode, refused.stdout) == (2, "")
+    assert programs_asked(fleet) == asked, "no program is run for a manifest that is refused"
     assert "'train-big' would become 'nightly-eval'" in refused.stderr
     assert re.search(r"nightly-eval +name +train-big +nightly-eval\n", fleet.run("plan", file).stdout)
     done = fleet.run("apply", "--replace", file)

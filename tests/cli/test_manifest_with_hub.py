@@ -195,7 +195,11 @@ def test_an_interrupted_check_leaves_no_job_behind_and_applies_nothing(fleet: Pr
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
     assert process.returncode == 130
-    [check] = [job for job in fleet.json("jobs")["jobs"] if job["name"].startswith("check: ") and "slow" in job["name"]]
+    [check] = [
+        job
+        for job in fleet.json("jobs", "--all")["jobs"]
+        if job["name"].startswith("check: ") and "slow" in job["name"]
+    ]
     assert check["state"] == "cancelled"
     assert fleet.run("show", "slow").returncode == 5
 

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,6 +118,9 @@ def jobs(
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="Only those of this name.")] = None,
     user: Annotated[str | None, typer.Option("--user", metavar="USER", help="Only those of this user.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", metavar="N", min=1, help="The newest so many.")] = PAGE,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also the jobs by which a manifest's programs were asked for their options.")
+    ] = False,
     json: Json = False,
 ) -> int:
     """List jobs, the newest first."""
@@ -124,7 +128,7 @@ def jobs(
         raise BadInput("--live: is itself a choice of states; give it or --state, not both", [("live", "with --state")])
     with connect(access) as hub:
         filters = {"state": ",".join(states.LIVE) if live else state, "name": name, "user": user}
-        page = newest(hub.jobs, "jobs", filters, limit)
+        page = newest(hub.jobs if everything or name else partial(_without_checks, hub), "jobs", filters, limit)
         if json:
             show_json(page)
             return exits.DONE
@@ -135,6 +139,14 @@ def jobs(
     if page["next"] is not None:
         note(f"these are the newest {limit}; --limit N shows more")
     return exits.DONE
+
+
+def _without_checks(hub: "Hub", **asked: Any) -> Document:
+    """A page without the jobs that ask a manifest's programs: a check of a manifest would push out the user's jobs."""
+    from ostler.cli.drift import CHECK
+
+    page = hub.jobs(**asked)
+    return {**page, "jobs": [job for job in page["jobs"] if not (job["name"] or "").startswith(CHECK)]}
 
 
 def _tell_reasons(hub: "Hub", listed: list[Document]) -> None:
