@@ -79,6 +79,16 @@ def test_where_two_axes_are_in_the_way_everywhere_only_a_machine_helps_and_it_is
     assert found["machine"].words == "add a machine with 8 cores, 8 GiB of memory, driver = 550 and zone = eu"
 
 
+def test_a_machine_that_is_to_be_added_is_described_with_its_facts() -> None:
+    core = CoreFleet()
+    rules = ["python >= 3.12", "os = darwin", "arch != x86_64", "hostname in a.example.org,b", "zone exists"]
+    found = changes(core, core.submit(min_cpu_cores=8, labels=rules))
+    listed = "8 cores, hostname = a.example.org, os = darwin, python = 3.12 and zone = yes"
+    assert found["machine"].words == f"add a machine with {listed}"
+    found = changes(core, core.submit(min_cpu_cores=8, min_memory_gb=8, allowed_hosts=["alpha", "beta"]))
+    assert found["machine"].words == "add a machine with 8 cores, 8 GiB of memory and hostname = alpha"
+
+
 @pytest.mark.parametrize(
     "rule",
     [

@@ -6,6 +6,8 @@ from ostler.domain.resources import Request
 from ostler.domain.worker import Capabilities, DeviceInfo, Slots
 
 ANY = "any machine"
+FACTS = ("hostname", "os", "arch", "python")
+"""What a machine announces outside its labels, and rules on labels can name."""
 SMALLEST_MIB = 1024
 """Of a machine whose memory nobody asks for."""
 SHARED_DEVICE_MIB = 24 * 1024
@@ -45,8 +47,7 @@ def _devices(request: Request) -> list[DeviceInfo]:
 
 
 def labels_for(request: Request) -> dict[str, str]:
-    facts = ("hostname", "os", "arch", "python")
-    return {rule.label: _value(rule) for rule in request.labels if rule.op != "!=" and rule.label not in facts}
+    return {rule.label: _value(rule) for rule in request.labels if rule.op != "!=" and rule.label not in FACTS}
 
 
 def _fact(request: Request, name: str) -> str:
@@ -79,7 +80,8 @@ def words(request: Request) -> str:
         parts.append(f"{show_cores(request.cores_milli)} core{'' if request.cores_milli == 1000 else 's'}")
     if request.memory_mib:
         parts.append(f"{show_mib(request.memory_mib)} of memory")
-    parts += [f"{name} = {value}" for name, value in labels_for(request).items()]
+    facts = {name: _fact(request, name) for name in FACTS}
+    parts += [f"{name} = {value}" for name, value in (facts | labels_for(request)).items() if value]
     told = [part for part in parts if part]
     listed = f"{', '.join(told[:-1])} and {told[-1]}" if len(told) > 1 else "".join(told)
     return f"a machine with {listed}" if told else ANY
