@@ -4,31 +4,31 @@ JSON has neither infinity nor NaN. msgspec writes null for them, and a reader th
 """
 
 import math
+import re
 from typing import Any
 
 import msgspec
 
 _encode = msgspec.json.Encoder().encode
+_pack = msgspec.msgpack.Encoder().encode
+_INFINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
+"""The beginning of a number that is not finite, as MessagePack has it. Rarely other bytes look the same."""
 
 
 def encode(document: Any) -> bytes:
     """The document as JSON. A field whose number is not finite is absent, and such a number in a list is null."""
     data = _encode(document)
-    if b"null" not in data or _is_finite(document):  # without a null there was no such number: most end here
+    if b"null" not in data or not _may_be_infinite(document):
         return data
     return _encode(_without_infinite(msgspec.to_builtins(document, enc_hook=msgspec.json.decode)))
 
 
-def _is_finite(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, dict):
-        return all(map(_is_finite, value.values()))
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(map(_is_finite, value))
-    if isinstance(value, msgspec.Struct):
-        return all(_is_finite(getattr(value, name)) for name in value.__struct_fields__)
-    return True
+def _may_be_infinite(document: Any) -> bool:
+    """Packed, such a number has bytes of its own: to look for them costs little beside a walk over the document."""
+    try:
+        return _INFINITE.search(_pack(document)) is not None
+    except OverflowError:
+        return True  # a whole number that JSON can hold and MessagePack cannot
 
 
 def _without_infinite(value: Any) -> Any:
