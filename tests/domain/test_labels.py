@@ -101,6 +101,35 @@ def test_each_operator_compares_numbers_versions_and_text_by_their_own_order(tex
     assert parse_constraint(text, "labels").holds(HERE) is holds
 
 
+@pytest.mark.parametrize(
+    ("rule", "have"),
+    [
+        ("img = 1.0.0-1", "1.0.0.1"),
+        ("img = 1.0.0", "1.0"),
+        ("img in 1.0.0-1,2.0.0", "1.0.0.1"),
+        ("ip = 10.0.0.0", "10.0"),
+        ("ip = 10.0.0.01", "10.0.0.1"),
+        ("hostname = 1-2.example.com", "1.2.example.com"),
+        ("hostname = 10.Example.com", "10.example.com"),
+        ("hostname = 08", "8"),
+        ("os = 10.0", "10"),
+        ("arch in 8.0,9", "8"),
+    ],
+)
+def test_different_names_and_addresses_are_never_equal(rule: str, have: str) -> None:
+    constraint = parse_constraint(rule, "labels")
+    differs = parse_constraint(f"{constraint.label} != {constraint.choices()[0]}", "labels")
+    assert not constraint.holds({constraint.label: have})
+    assert differs.holds({constraint.label: have})
+
+
+def test_versions_on_any_label_have_the_order_of_versions() -> None:
+    assert parse_constraint("img >= 1.0.9", "labels").holds({"img": "1.0.10"})
+    assert parse_constraint("img = 1.0.10", "labels").holds({"img": "1.0.10"})
+    assert parse_constraint("hostname < b", "labels").holds({"hostname": "a10"})
+    assert not parse_constraint("hostname < 9", "labels").holds({"hostname": "9.a.b"})
+
+
 @pytest.mark.parametrize("op", ["= x", "in x,y", "exists", "< 5", "<= 5", "> 5", ">= 5"])
 def test_a_label_that_is_missing_meets_nothing(op: str) -> None:
     assert not parse_constraint(f"rack {op}", "labels").holds(HERE)

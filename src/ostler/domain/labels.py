@@ -17,6 +17,8 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?
 
 VERSIONS: Final = frozenset({"python", "torch", "driver", "cuda"})
 """Facts whose values are versions even with fewer than two dots."""
+TEXTS: Final = frozenset({"hostname", "os", "arch"})
+"""Facts whose values are text, also where they look like numbers or versions."""
 
 MAX_LENGTH = 512
 
@@ -35,13 +37,11 @@ class Constraint(msgspec.Struct, frozen=True, order=True):
         if self.op == "exists":
             return True
         if self.op == "in":
-            return any(compare(self.label, have, choice) == 0 for choice in self.choices())
+            return any(is_equal(self.label, have, choice) for choice in self.choices())
+        if self.op in ("=", "!="):
+            return is_equal(self.label, have, self.value) == (self.op == "=")
         order = compare(self.label, have, self.value)
         match self.op:
-            case "=":
-                return order == 0
-            case "!=":
-                return order != 0
             case "<":
                 return order is not None and order < 0
             case "<=":
@@ -71,6 +71,20 @@ def parse_constraint(text: str, where: str) -> Constraint:
     return Constraint(match["label"], "=" if match["op"] == "==" else match["op"], match["value"])
 
 
+def is_equal(label: str, have: str, want: str) -> bool:
+    """
+    Whether two values of a label are the same. Values with two or more dots are so only letter by letter, except those
+    of the facts that are versions: an address 10.0.0.0 is not 10.0, and an image 1.0.0-1 is not 1.0.0.1.
+    """
+    if label not in VERSIONS and _has_dots(have, want):
+        return have == want
+    return compare(label, have, want) == 0
+
+
+def _has_dots(have: str, want: str) -> bool:
+    return have.count(".") > 1 or want.count(".") > 1
+
+
 def compare(label: str, have: str, want: str) -> int | None:
     """
     Returns a negative number, 0 or a positive number, as `have` is below `want`, equal to it or above it. Returns None
@@ -78,7 +92,9 @@ def compare(label: str, have: str, want: str) -> int | None:
     """
     if have == want:
         return 0
-    if label in VERSIONS or have.count(".") > 1 or want.count(".") > 1:
+    if label in TEXTS:
+        return (have > want) - (have < want)
+    if label in VERSIONS or _has_dots(have, want):
         return _compare_as(have, want, parse_version, compare_versions)
     return _compare_as(have, want, _number, _compare_numbers)
 
