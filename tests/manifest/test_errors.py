@@ -265,3 +265,8 @@ def test_an_error_stays_short_whatever_the_key_and_the_value() -> None:
     long = "k" * 100_000
     for text in (f"{long} = 1", f'"{long}é" = 1', f'[[jobs]]\nname = "n"\nseed = "{long}"', f"hosts.{long} = 1"):
         assert all(len(where) + len(what) < 400 for where, what in errors_of(text))
+
+
+def test_names_of_a_wrong_type_do_not_make_two_jobs_the_same() -> None:
+    found = errors_of('[defaults]\ncommand = ["c"]\nmode = "m"\n[[jobs]]\nname = 5\n[[jobs]]\nname = 6\n')
+    assert [what for _, what in found] == ["must be a string, not 5", "must be a string, not 6"]

@@ -115,6 +115,14 @@ async def test_a_job_by_hand_in_the_way_of_a_manifest_is_named_with_its_entry(hu
     assert "another seed" in told
 
 
+async def test_a_job_by_hand_in_the_way_of_an_entry_without_a_model_asks_for_another_name(api: Api) -> None:
+    text = '[[jobs]]\nname = "eval"\ncommand = ["eval"]'
+    (line,) = (await apply(api, text, "?plan=1")).json()["jobs"]
+    await api.submit(id=line["job_id"])
+    told = (await apply(api, text)).problem(409)["detail"]
+    assert told.endswith("give the entry another name")
+
+
 async def test_a_job_by_hand_in_the_way_of_its_manifest_does_not_keep_a_hub_from_starting(
     hub: RunningHub, tmp_path: Path
 ) -> None:

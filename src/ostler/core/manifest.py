@@ -62,7 +62,8 @@ def _by_hand(event: ManifestApplied, known: dict[str, JobRecord | None]) -> Ostl
         row = known[new.id]
         if row is not None and row.origin != ORIGIN:
             told = f"{new.name}: a job that was submitted by hand has its id, {row.id}"
-            return Conflict(f"{told}; give the entry another one, by another seed or another key in hyper")
+            advice = "id, by another seed or another key in hyper" if new.request.model else "name"
+            return Conflict(f"{told}; give the entry another {advice}")
     return None
 
 

@@ -75,7 +75,8 @@ class Specs:
             self._problems.add(entry.path, what)
             raise Enough
         made = decode_spec(data)
-        if entry.spoiled.intersection(IDENTITY) or not (entry.get("model") or spec.name):
+        identity = IDENTITY if entry.get("model") else (*IDENTITY, "name")
+        if entry.spoiled.intersection(identity) or not (entry.get("model") or spec.name):
             return
         first = self._first.setdefault(spec.id, entry)
         if first is entry:
