@@ -351,7 +351,21 @@ def test_of_an_array_that_was_partly_placed_in_time_only_the_rest_is_unschedulab
     core.wait(31)
     assert core.job("a").counts == {"running": 1, "unschedulable": 2}
     core.end("a.0")
+    cause = core.job("a").dropped[0].reason
+    assert cause.startswith("not placed within 30 s: ")
     assert core.job("a").state == "failed"
+    assert core.job("a").reason == f"of 3 tasks: 1 succeeded, 2 unschedulable; {cause}"
+
+
+def test_an_array_whose_last_tasks_were_not_placed_in_time_gives_the_cause() -> None:
+    core = CoreFleet()
+    core.worker("box", slots=1)
+    array(core, 2, scheduling_timeout_seconds=30)
+    core.start("a.0")
+    core.drain("box")
+    core.end("a.0")
+    core.wait(31)
+    assert core.job("a").reason.startswith("of 2 tasks: 1 succeeded, 1 unschedulable; not placed within 30 s: ")
 
 
 def test_a_task_retried_by_itself_leaves_the_others_alone() -> None:

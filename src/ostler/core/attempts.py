@@ -523,7 +523,8 @@ def _array_state(job: Job, cause: str) -> tuple[str, str]:
         if ended.get(states.UNSCHEDULABLE, 0) == job.size:
             return states.UNSCHEDULABLE, cause or job.reason
         told = ", ".join(f"{count} {state}" for state, count in sorted(ended.items()))
-        return states.FAILED, f"of {job.size} tasks: {told}"
+        late = [one.reason for one in job.dropped if one.state == states.UNSCHEDULABLE]
+        return states.FAILED, "; ".join([f"of {job.size} tasks: {told}", *late[:1]])
     return (states.RUNNING, "") if job.is_placed() else (states.PENDING, "")
 
 
