@@ -346,6 +346,12 @@ def test_the_check_of_a_machine_names_its_driver_and_the_cuda_that_goes_with_it(
     assert any(line.endswith("550.54.15 (CUDA 12.4)") for line in shown)
 
 
+def test_the_check_of_a_machine_names_the_git_commit_that_it_announces() -> None:
+    commit = "0123456789" * 4
+    shown = lines_of(check_screen(Capabilities(hostname="box", git_commit=commit), 0.0, [], []))
+    assert any(line.split() == ["git", "commit", commit] for line in shown)
+
+
 def test_the_table_of_machines_leaves_out_the_facts_that_fill_every_row() -> None:
     facts = {"hostname": "box", "torch": "2.9.1", "driver": "570", "cuda": "13.0"}
     shown = "\n".join(lines_of(machines.worker_table([{**WORKERS[0], "labels": {**facts, "zone": "eu"}}], NOW), 200))

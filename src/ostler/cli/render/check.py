@@ -37,3 +37,4 @@ def _facts(has: Capabilities, memory_free_gb: float) -> Iterator[tuple[str, Any]
         yield "driver", gpus.driver + (f" (CUDA {gpus.cuda})" if gpus.cuda else "")
     yield "labels", " ".join(f"{name}={value}" for name, value in sorted(has.labels.items()))
     yield "torch", has.torch_version
+    yield "git commit", has.git_commit
