@@ -20,7 +20,7 @@ class OlderHub:
         return {"inserted": 1, "unchanged": 0, "updated": 0, "absent": 0, "jobs": []}
 
 
-def test_a_reload_by_an_older_hub_tells_that_it_was_applied_without_a_check(
+def test_a_reload_by_an_older_hub_reports_an_apply_without_a_check(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub = OlderHub()
