@@ -1,7 +1,7 @@
 """The short type of a GPU, and the names by which a job may ask for it."""
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ostler.domain.gpu_names import common_type, gpu_type, is_named, names_of
@@ -100,6 +100,7 @@ texts = st.one_of(
 )
 
 
+@example("(0)", ["0"])
 @given(texts, st.lists(texts, max_size=2))
 def test_any_announced_name_with_a_letter_or_a_digit_is_one_by_which_a_job_may_ask(
     name: str, devices: list[str]

@@ -21,7 +21,7 @@ def gpu_type(name: str) -> str:
     """Without vendor, form factor, memory size and spaces, so that it can be typed unquoted on a command line."""
     whole, *profile = _SLICE.split(name, maxsplit=1)
     plain = _ASIDE.sub(" ", whole)
-    short = _squeeze(_BUILD.sub("", _without_brand(plain))) or _squeeze(plain)
+    short = _squeeze(_BUILD.sub("", _without_brand(plain))) or _squeeze(plain) or _squeeze(whole)
     # A slice of an A100 is not an A100: a job that asked for one would not fit.
     return "-".join([short, *(part.strip() for part in profile)])
 
@@ -56,7 +56,7 @@ def is_named(wanted: str, names: tuple[str, ...]) -> bool:
 
 def _key(name: str) -> str:
     plain = _ASIDE.sub(" ", name.lower())
-    return _SEPARATORS.sub("", _without_brand(plain)) or _SEPARATORS.sub("", plain)
+    return _SEPARATORS.sub("", _without_brand(plain)) or _SEPARATORS.sub("", plain) or name.lower()
 
 
 def _without_brand(name: str) -> str:
