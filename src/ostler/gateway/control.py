@@ -97,6 +97,8 @@ class Open(Message):
     port: int
     concurrency: int | None = None
     way: Way = STRAIGHT
+    watched: bool = False
+    """Another model waits for its room: the end of its last request is reported at once."""
 
 
 class Close(Message):

@@ -155,7 +155,7 @@ def test_an_idle_model_that_is_often_used_stays_until_the_waiting_costs_more() -
     for _ in range(300):
         gateway.wait(1.0)
         gateway.done(gateway.ask("b"))
-    gateway.machine.state.learnt["b"].load_s = 40.0
+    gateway.machine.state.learnt["b"].measured_load_s = 40.0
     gateway.ask("a")
     gateway.wait(10.0)
     gateway.loaded("a")

@@ -217,16 +217,32 @@ def test_a_request_that_meets_the_stop_of_an_idle_model_has_it_loaded_again() ->
 # What is learnt
 
 
+def test_a_load_that_was_never_measured_counts_as_the_longest_of_what_is_known() -> None:
+    gateway = CoreGateway(Fifo, "abc")
+    state = gateway.machine.state
+    assert state.load_s("a", gateway.now) == 5.0, "nothing is known"
+    gateway.ask("a")
+    gateway.wait(7.0)
+    assert state.load_s("a", gateway.now) == 7.0, "so long it has taken already"
+    gateway.wait(5.0)
+    gateway.loaded("a")
+    assert state.load_s("b", gateway.now) == 12.0, "as long as the others take"
+    gateway.ask("b")
+    gateway.wait(20.0)
+    gateway.loaded("b")
+    assert state.load_s("c", gateway.now) == 16.0, "the median of two"
+
+
 def test_the_cost_of_a_load_is_measured_and_the_newest_counts_most() -> None:
     gateway = CoreGateway(Fifo, a={"load_s": 7.0})
     seen = gateway.machine.state.learnt["a"]
-    assert seen.load_s == 7.0 and gateway.machine.state.learnt["b"].load_s == 20.0
+    assert seen.measured_load_s == 7.0
     for took, believed in ((40.0, 40.0), (20.0, 34.0)):
         request = gateway.ask("a")
         gateway.wait(took)
         gateway.loaded("a")
         gateway.done(request)
-        assert seen.load_s == pytest.approx(believed)
+        assert seen.measured_load_s == pytest.approx(believed)
         gateway.unload("a")
         gateway.stopped("a")
 

@@ -59,7 +59,7 @@ def test_every_message_is_among_those_that_are_tried() -> None:
 
 
 def test_a_newer_sender_may_add_fields_and_an_older_one_lack_those_with_a_default() -> None:
-    body = msgspec.msgpack.encode([["Open", "i", "m", "h", 1, 5, [True], "something new"], ["Stop"]])
+    body = msgspec.msgpack.encode([["Open", "i", "m", "h", 1, 5, [True], False, "something new"], ["Stop"]])
     heard = frames_to_relay().feed(len(body).to_bytes(4, "big") + body)
     assert heard == [Open("i", "m", "h", 1, 5, control.Way(tunnel=True)), control.Stop()]
 

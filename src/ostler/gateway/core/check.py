@@ -6,13 +6,14 @@ from collections.abc import Collection, Iterable
 
 from ostler.gateway.core import growth
 from ostler.gateway.core.effects import Effect, Grant, StartLoad
-from ostler.gateway.core.eviction import fits, is_kept
+from ostler.gateway.core.eviction import fits, is_kept, may_go_now
 from ostler.gateway.core.explain import NOTHING, Blocked
 from ostler.gateway.core.fifo import Fifo
 from ostler.gateway.core.gates import may_be_open
 from ostler.gateway.core.machine import Machine
 from ostler.gateway.core.serial import Serial
 from ostler.gateway.core.state import (
+    CLOSING,
     IN_FLIGHT,
     LOADING,
     OPEN,
@@ -140,10 +141,10 @@ def _no_model_has_too_many_processes(state: State) -> None:
 
 def _gates_are_open_for_nobody_elses_room(machine: Fifo) -> None:
     state = machine.state
-    want_room = state.want_room()
+    victims = machine.victims()
     for instance in state.present.values():
         _need(instance.gate == SHUT or machine.has_gates, f"{instance.model} has a gate, and there are none")
-        may = instance.gate != OPEN or may_be_open(state, instance, want_room)
+        may = instance.gate != OPEN or may_be_open(instance, victims)
         _need(may, f"the gate of {instance.model} is open, and should not be")
 
 
@@ -191,8 +192,12 @@ def _is_true(machine: Machine, model: str, blocked: Blocked, now: float) -> bool
     by = [each for name in blocked.by for each in state.of(name)]
     own, due = state.of(model), machine.due()
     match blocked.kind:
-        case "serving" | "leaving":
+        case "serving":
+            return any(each.serves or state.line.count(each.model) for each in by)
+        case "leaving":
             return any(each.busy for each in by)
+        case "draining":
+            return any(each.gate == CLOSING for each in by)
         case "limit" | growth.NOT_WORTH_IT | growth.OTHERS_WAIT | growth.NO_ROOM | growth.LATER | "itself leaving":
             return any(each.busy for each in own)
         case "growing":
@@ -224,10 +229,12 @@ def _its_turn_will_come(machine: Fifo, model: str, blocked: Blocked, now: float)
         return
     ready = [each for each in state.present.values() if each.phase == READY and not each.leaving]
     ready = [each for each in ready if not is_kept(state, each, model)]
-    idle = [each for each in ready if not each.busy]
-    idle = [each for each in idle if machine.turns.policy.kept_until(state, each, model) <= now]
-    _need(not fits(state, machine.capacity, model, {each.load for each in idle}), f"there is room for {model}")
+    idle = [each for each in ready if may_go_now(state, machine.turns.policy, each, model, now)]
+    _need(
+        model in machine.chosen or not fits(state, machine.capacity, model, {each.load for each in idle}),
+        f"there is room for {model}",
+    )
     quantum, stopping = state.catalogue.config.quantum, any(each.phase == STOPPING for each in state.present.values())
     if quantum < math.inf and first is not None and blocked.kind == "serving" and not stopping:
-        due, ripe = machine.due(), first.since + quantum * state.learnt[model].load_s
+        due, ripe = machine.due(), first.since + quantum * state.load_s(model, now)
         _need(now < ripe and due is not None and due <= ripe, f"{model} has waited for its turn, and none was promised")

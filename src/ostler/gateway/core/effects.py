@@ -59,6 +59,14 @@ class CloseGate(msgspec.Struct):
     load: int
 
 
+class WatchGate(msgspec.Struct):
+    """Whether the use of this process is reported as soon as nothing goes through its open gate any more: another model
+    waits for its room."""
+
+    load: int
+    watched: bool
+
+
 class Unloaded(msgspec.Struct):
     """To whoever asked with this ref: these are gone."""
 
@@ -66,4 +74,4 @@ class Unloaded(msgspec.Struct):
     models: list[str]
 
 
-Effect = StartLoad | Grant | Refuse | StopProcesses | Tell | OpenGate | CloseGate | Unloaded
+Effect = StartLoad | Grant | Refuse | StopProcesses | Tell | OpenGate | CloseGate | WatchGate | Unloaded

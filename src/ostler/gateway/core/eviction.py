@@ -47,21 +47,21 @@ class Policy(Protocol):
 
     def loss(self, state: State, victim: Instance, target: str, now: float) -> float: ...
 
-    def kept_until(self, state: State, resident: Instance, target: str) -> float:
+    def kept_until(self, state: State, resident: Instance, target: str, now: float) -> float:
         """Until when a resident that is idle is not displaced for this target."""
         ...
 
 
-def turn_ends(state: State, resident: Instance, target: str, waits_since: float) -> float:
+def turn_ends(state: State, resident: Instance, target: str, waits_since: float, now: float) -> float:
     """Both are loaded once in a round of the two: the longer of the loads is what their swap costs each."""
-    swap_s = max(state.learnt[target].load_s, state.learnt[resident.model].load_s)
+    swap_s = max(state.load_s(target, now), state.load_s(resident.model, now))
     quantum = state.catalogue.config.quantum
     return max(resident.ready_at, waits_since) + (quantum * swap_s if swap_s else 0.0)
 
 
 def drain_s(state: State, instance: Instance) -> float:
     """About how long what it serves still takes, if nothing more comes."""
-    return state.learnt[instance.model].serve_s if instance.in_flight or instance.through_gate else 0.0
+    return state.learnt[instance.model].serve_s if instance.serves else 0.0
 
 
 def reload_loss(state: State, victim: Instance, horizon_s: float, now: float) -> float:
@@ -73,7 +73,7 @@ def reload_loss(state: State, victim: Instance, horizon_s: float, now: float) ->
     if rank := state.rank(victim):
         rate = max(0.0, rate - rank * victim.limit / seen.serve_s) if seen.serve_s else 0.0
     chance = 1.0 - math.exp(-rate * horizon_s)
-    return state.catalogue.evict_cost(victim.model) * seen.load_s * chance
+    return state.catalogue.evict_cost(victim.model) * state.load_s(victim.model, now) * chance
 
 
 class ExpectedLoss:
@@ -81,21 +81,21 @@ class ExpectedLoss:
         """What its reload would cost before the target's turn is over and it could be back anyway; and for how much
         longer the target waits for its own first byte: the seconds that the turn of one that serves and its drain still
         last, and those by which a load in that place is slower than where it is quickest."""
-        seen, first = state.learnt[target], state.line.first(target)
-        lost_s = reload_loss(state, victim, HORIZON_LOADS * seen.load_s, now)
-        lost_s += max(0.0, seen.load_at(victim.place) - seen.best_load_s)
-        if victim.busy and first is not None:
-            lost_s += max(0.0, turn_ends(state, victim, target, first.since) - now) + drain_s(state, victim)
+        first = state.line.first(target)
+        lost_s = reload_loss(state, victim, HORIZON_LOADS * state.load_s(target, now), now)
+        lost_s += max(0.0, state.load_at(target, victim.place, now) - state.best_load_s(target, now))
+        if victim.serves and first is not None:
+            lost_s += max(0.0, turn_ends(state, victim, target, first.since, now) - now) + drain_s(state, victim)
         return lost_s
 
-    def kept_until(self, state: State, resident: Instance, target: str) -> float:
+    def kept_until(self, state: State, resident: Instance, target: str, now: float) -> float:
         """An idle model that will be asked for again stays in its turn, as long as the target has not waited for long
         as waits go. That evens out the waits: there are fewer loads, and the longest waits are no longer for it."""
         first, rate = state.line.first(target), state.learnt[resident.model].last_rate
         if first is None or not rate:
             return -math.inf
         patience_ends = first.since + PATIENCE * state.usual_wait_s
-        kept_until = min(patience_ends, turn_ends(state, resident, target, first.since)) - WORTH_KEEPING_FOR / rate
+        kept_until = min(patience_ends, turn_ends(state, resident, target, first.since, now)) - WORTH_KEEPING_FOR / rate
         return min(kept_until, resident.idle_since + BELIEVED_FOR / rate)
 
 
@@ -118,9 +118,13 @@ def is_kept(state: State, instance: Instance, target: str) -> bool:
 
 
 def may_go_now(state: State, policy: Policy, instance: Instance, target: str, now: float) -> bool:
-    if instance.busy or not may_go(state, instance, target):
+    """Its room could be the target's at once. A resident with requests in the queue serves them first, until its turn
+    is over."""
+    if instance.serves or not may_go(state, instance, target):
         return False
-    return instance.closed or policy.kept_until(state, instance, target) <= now
+    if instance.closed:
+        return True
+    return not state.line.count(instance.model) and policy.kept_until(state, instance, target, now) <= now
 
 
 def fits(state: State, capacity: Capacity, target: str, gone: Collection[int], beside: Collection[str] = ()) -> bool:

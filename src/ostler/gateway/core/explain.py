@@ -64,7 +64,8 @@ def blocked_in_serial(state: State, capacity: Capacity, request: Request, now: f
     return Blocked(NOTHING) if capacity.fits(request.model, list(state.present), {}) else _no_room(capacity, request)
 
 
-def blocked_in_fifo(state: State, turns: "Turns", request: Request, now: float) -> Blocked:
+def blocked_in_fifo(state: State, turns: "Turns", chosen: Collection[int], request: Request, now: float) -> Blocked:
+    """`chosen` are the processes that make room for the request's model as soon as their gates have drained."""
     target = request.model
     if not state.lacks_process(target):
         blocked = _blocked_by_itself(state.of(target), now)
@@ -72,6 +73,8 @@ def blocked_in_fifo(state: State, turns: "Turns", request: Request, now: float) 
     seen = state.learnt[target]
     if now < seen.held_until:
         return Blocked("held", until=seen.held_until)
+    if chosen:
+        return Blocked("draining", sorted({state.present[load].model for load in chosen}))
     gone = {each.load for each in state.present.values() if may_go_now(state, turns.policy, each, target, now)}
     if fits(state, turns.capacity, target, gone):
         others = [other for other in turns.promises if other != target]
@@ -80,7 +83,8 @@ def blocked_in_fifo(state: State, turns: "Turns", request: Request, now: float) 
         such = [each for each in state.present.values() if each.load not in gone and is_such(each)]
         gone |= {each.load for each in such}
         if such and fits(state, turns.capacity, target, gone):
-            return Blocked(kind, sorted({each.model for each in such}), _until(state, turns.policy, kind, such, target))
+            until = _until(state, turns.policy, kind, such, target, now)
+            return Blocked(kind, sorted({each.model for each in such}), until)
     return _no_room(turns.capacity, request)
 
 
@@ -98,7 +102,7 @@ def _in_the_way(state: State, target: str) -> list[tuple[str, Callable[[Instance
         return may_go(state, each, target)
 
     return [
-        ("soon wanted", lambda each: free(each) and not each.busy),
+        ("soon wanted", lambda each: free(each) and not each.serves and not state.line.count(each.model)),
         ("stopping", lambda each: each.phase == STOPPING),
         ("serving", free),
         ("leaving", lambda each: each.phase == READY and bool(each.leaving)),
@@ -108,10 +112,10 @@ def _in_the_way(state: State, target: str) -> list[tuple[str, Callable[[Instance
     ]
 
 
-def _until(state: State, policy: Policy, kind: str, such: list[Instance], target: str) -> float | None:
+def _until(state: State, policy: Policy, kind: str, such: list[Instance], target: str, now: float) -> float | None:
     if kind != "soon wanted":
         return None
-    return max(policy.kept_until(state, each, target) for each in such)
+    return max(policy.kept_until(state, each, target, now) for each in such)
 
 
 def _blocked_by_itself(there: Collection[Instance], now: float) -> Blocked:
@@ -158,6 +162,7 @@ def sentence(model: str, blocked: Blocked, now: float) -> str:
         "promised": f"The room there is was promised to {names}, which waited longer.",
         "soon wanted": f"{names} {are} in its room, idle, and likely to be asked for within {left}; then it goes.",
         "stopping": f"{names} {are} in its room and {are} being stopped.",
+        "draining": f"{names} {are} about to make way, as soon as the requests there have ended.",
         "serving": f"{names} {are} in its room and {are} serving.",
         "leaving": f"{names} {are} in its room and {are} to be stopped after what {are} being served.",
         "loading": f"{names} {are} being loaded, and there is no room for {model!r} beside.",
@@ -209,17 +214,18 @@ def estimate_side_by_side(state: State, turns: "Turns", requests: list[Request],
         before[request.model] += 1
         work_s = before[request.model] * state.learnt[request.model].serve_s
         there = [growth.ready_in(each, now) for each in state.of(request.model) if each.stays and not each.closed]
-        return growth.served_in_s(work_s, there) if there else _first_byte_in_s(state, turns, request.model)
+        return growth.served_in_s(work_s, there) if there else _first_byte_in_s(state, turns, request.model, now)
 
     return [left_s(request) for request in requests]
 
 
-def _first_byte_in_s(state: State, turns: "Turns", model: str) -> float:
+def _first_byte_in_s(state: State, turns: "Turns", model: str, now: float) -> float:
     """Of a model that has no process: of those whose room it was promised the last must have drained."""
-    seen, promised = state.learnt[model], turns.promises.get(model, ())
+    promised = turns.promises.get(model, ())
     making_room = [state.present[load] for load in promised] or list(state.present.values())
     drained_in_s = max((drain_s(state, each) for each in making_room), default=0.0)
-    return drained_in_s + max((seen.load_at(state.present[load].place) for load in promised), default=seen.load_s)
+    loads_s = [state.load_at(model, state.present[load].place, now) for load in promised]
+    return drained_in_s + max(loads_s, default=state.load_s(model, now))
 
 
 def estimate_in_a_row(state: State, requests: list[Request], now: float) -> list[float]:
@@ -231,7 +237,7 @@ def estimate_in_a_row(state: State, requests: list[Request], now: float) -> list
         if request.on is not None:
             at += max(0.0, request.on.began + request.on.expected_s - now)
         elif request.model != model:
-            at += state.learnt[request.model].best_load_s
+            at += state.best_load_s(request.model, now)
         model = request.model
         found.append(at)
         at += state.learnt[model].serve_s

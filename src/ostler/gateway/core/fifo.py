@@ -2,6 +2,7 @@
 order of priority and arrival, and one load serves all who wait for it."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 from ostler.gateway.core import explain, gates, refusals
@@ -19,7 +20,7 @@ from ostler.gateway.core.explain import Blocked
 from ostler.gateway.core.growth import BEGIN, look
 from ostler.gateway.core.machine import Machine
 from ostler.gateway.core.models import Config
-from ostler.gateway.core.state import QUEUED, READY, Instance, Request
+from ostler.gateway.core.state import QUEUED, READY, SHUT, Instance, Request
 from ostler.gateway.core.turns import Turns
 
 NEWEST_WAIT_WEIGHS = 0.05
@@ -35,6 +36,8 @@ class Fifo(Machine):
         self.turns = Turns(self.state, capacity, policy)
         self._others_may_go_on = False
         """A load began: a promise may have been kept that held up others who were asked before."""
+        self.chosen: dict[str, tuple[int, ...]] = {}
+        """By model, the processes that make room for its load as soon as their gates have drained."""
 
     def _serves_at_once(self, instance: Instance) -> bool:
         return instance.in_flight < instance.limit
@@ -65,12 +68,22 @@ class Fifo(Machine):
             self._others_may_go_on = False
             self.state.look_at = math.inf
             self.turns.drop_stale(now)
+            self._drop_stale_choices()
             for model in self._in_order():
                 effects += self._try(model, now)
         return effects + self._preload(now) + self._tend_gates()
 
     def _tend_gates(self) -> list[Effect]:
-        return gates.tend(self.state) if self.has_gates else []
+        return gates.tend(self.state, self.victims()) if self.has_gates else []
+
+    def victims(self) -> set[int]:
+        """The processes whose gates are closed for the sake of a load."""
+        return {load for chosen in self.chosen.values() for load in chosen}
+
+    def _drop_stale_choices(self) -> None:
+        for target in list(self.chosen):
+            if self.state.line.first(target) is None or not self.state.lacks_process(target):
+                del self.chosen[target]
 
     def _in_order(self) -> list[str]:
         rows = self.state.line.rows
@@ -117,10 +130,15 @@ class Fifo(Machine):
             state.look_again(held_until)
             return []
         if (victims := self._room_for(model, now)) is None:
+            self.chosen.pop(model, None)
             if stopped := self._stop_unwanted_loads(model, now):
                 return stopped
             self.turns.take(model, now)
             return self.refuse_nowhere(model, now)
+        if any(state.present[victim].gate != SHUT for victim in victims):
+            self.chosen[model] = tuple(victims)
+            return []
+        self.chosen.pop(model, None)
         row = state.line.row(model)
         state.usual_wait_s += NEWEST_WAIT_WEIGHS * (now - row[0].since - state.usual_wait_s)
         self.turns.drop(model, now)
@@ -137,18 +155,26 @@ class Fifo(Machine):
         return self.start(model, (), [self.state.present[victim] for victim in growth.evict], now)
 
     def _room_for(self, target: str, now: float) -> list[int] | None:
-        """Whom to evict, none of them serving; None: there is no room now."""
+        """Whom to evict, none of them serving; None: there is no room now. A choice stands while it can be kept: its
+        gates are about to drain."""
         may = partial(may_go_now, self.state, self.turns.policy, target=target, now=now)
+        chosen = self.chosen.get(target, ())
+        if chosen and self._stands(chosen, may) and self.turns.lets_start(target, chosen):
+            return list(chosen)
         candidates = self.turns.candidates(target, may, now)
         victims = choose(candidates, partial(self.turns.lets_start, target))
         if victims is None:
             self._look_when_idle_ones_may_go(target, now)
         return victims
 
+    def _stands(self, chosen: tuple[int, ...], may: Callable[[Instance], bool]) -> bool:
+        there = self.state.present
+        return all(load in there and may(there[load]) for load in chosen)
+
     def _look_when_idle_ones_may_go(self, target: str, now: float) -> None:
         for instance in self.state.present.values():
-            if not instance.busy and may_go(self.state, instance, target):
-                kept_until = self.turns.policy.kept_until(self.state, instance, target)
+            if not instance.serves and may_go(self.state, instance, target):
+                kept_until = self.turns.policy.kept_until(self.state, instance, target, now)
                 if kept_until > now:
                     self.state.look_again(kept_until)
 
@@ -179,4 +205,5 @@ class Fifo(Machine):
         return explain.estimate_side_by_side(self.state, self.turns, requests, now)
 
     def blocked(self, request: Request, now: float) -> Blocked:
-        return explain.blocked_in_fifo(self.state, self.turns, request, now)
+        chosen = self.chosen.get(request.model, ())
+        return explain.blocked_in_fifo(self.state, self.turns, chosen, request, now)

@@ -31,12 +31,16 @@ def look(state: State, turns: "Turns", model: str, now: float) -> Growth:
         return Growth(FULL)
     if now < (until := max(seen.held_until, seen.backoff_until)):
         return Growth(LATER, until=until)
-    spared_s = _spared_s(state, model, staying)
+    spared_s = _spared_s(state, model, staying, now)
     if spared_s <= 0:
         return Growth(NOT_WORTH_IT)
     if any(_could_have_room(state, turns, other) for other in state.want_room()):
         return Growth(OTHERS_WAIT)
-    may = partial(may_go_now, state, turns.policy, target=model, now=now)
+
+    def may(each: Instance) -> bool:
+        """No gate is closed for a further process."""
+        return not each.busy and may_go_now(state, turns.policy, each, model, now)
+
     candidates = turns.candidates(model, may, now)
     victims = choose(candidates, partial(turns.lets_start, model))
     if victims is None or sum(each.loss for each in candidates if each.load in victims) >= spared_s:
@@ -44,13 +48,13 @@ def look(state: State, turns: "Turns", model: str, now: float) -> Growth:
     return Growth(BEGIN, tuple(victims))
 
 
-def _spared_s(state: State, model: str, staying: list[Instance]) -> float:
+def _spared_s(state: State, model: str, staying: list[Instance], now: float) -> float:
     """By how much sooner the last of those who wait would be served if one more process were loaded. Loads under way
     count as if they were done: what they cannot do in the time of another load is what that one is for."""
     seen, recipe = state.learnt[model], state.catalogue.recipes[model]
     work_s = state.count_waiting(model) * seen.serve_s
     ready = [(0.0, each.limit) for each in staying]
-    another = (seen.load_s, limit(recipe))
+    another = (state.load_s(model, now), limit(recipe))
     return served_in_s(work_s, ready) - served_in_s(work_s, [*ready, another])
 
 

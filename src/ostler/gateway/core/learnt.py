@@ -4,8 +4,8 @@ import math
 
 import msgspec
 
-FIRST_LOAD_S = 20.0
-"""Believed of a load that was neither declared nor measured."""
+LEAST_LOAD_S = 5.0
+"""The least that a load is taken to last while none was measured."""
 FIRST_SERVE_S = 5.0
 NEWEST_WEIGHS = 0.3
 """How much the newest measurement counts against all before it."""
@@ -24,8 +24,8 @@ class LoadTimes(msgspec.Struct):
 
 
 class Learnt(msgspec.Struct, eq=False):
-    load_s: float = FIRST_LOAD_S
-    """From the decision to the ready process, those it displaced included: what a swap costs."""
+    measured_load_s: float | None = None
+    """From the decision to the ready process, those it displaced included: what a swap costs. None: never measured."""
     loaded_before: bool = False
     places: dict[str, float] = {}
     """The same where it was loaded: a disk may be slow, or the model there already."""
@@ -50,8 +50,8 @@ class Learnt(msgspec.Struct, eq=False):
         return self.last_rate * math.exp((self.last_arrival - now) / RATE_FADES_S)
 
     def loaded(self, seconds: float, place: str = "") -> None:
-        weight = NEWEST_WEIGHS if self.loaded_before else 1.0
-        self.load_s += weight * (seconds - self.load_s)
+        before_s = self.measured_load_s if self.loaded_before and self.measured_load_s is not None else seconds
+        self.measured_load_s = before_s + NEWEST_WEIGHS * (seconds - before_s)
         self.loaded_before = True
         if place:
             before = self.places.get(place, seconds)
@@ -59,18 +59,12 @@ class Learnt(msgspec.Struct, eq=False):
 
     @property
     def times(self) -> LoadTimes | None:
-        return LoadTimes(self.load_s, dict(self.places)) if self.loaded_before else None
+        if self.measured_load_s is None or not self.loaded_before:
+            return None
+        return LoadTimes(self.measured_load_s, dict(self.places))
 
     def know(self, times: LoadTimes) -> None:
-        self.load_s, self.places, self.loaded_before = times.load_s, dict(times.places), True
-
-    def load_at(self, place: str) -> float:
-        """Where it was never loaded it takes as long as anywhere."""
-        return self.places.get(place, self.load_s)
-
-    @property
-    def best_load_s(self) -> float:
-        return min(self.places.values(), default=self.load_s)
+        self.measured_load_s, self.places, self.loaded_before = times.load_s, dict(times.places), True
 
     def served(self, seconds: float) -> None:
         self.serve_s += NEWEST_WEIGHS * (seconds - self.serve_s)

@@ -52,7 +52,7 @@ class Machine(ABC):
             case Stopped():
                 return self._stopped(event, now)
             case GateUsed():
-                return gates.used(self.state, event, now)
+                return self._gate_used(event, now)
             case GateDrained():
                 return self._gate_drained(event, now)
             case TimePassed():
@@ -85,7 +85,7 @@ class Machine(ABC):
         instance = self.state.present.get(load)
         if instance is None or instance.in_flight or instance.through_gate or not may_go(self.state, instance, ""):
             return None
-        horizon_s = HORIZON_LOADS * self.state.learnt[instance.model].load_s
+        horizon_s = HORIZON_LOADS * self.state.load_s(instance.model, now)
         return reload_loss(self.state, instance, horizon_s, now)
 
     def load_times(self) -> dict[str, LoadTimes]:
@@ -150,7 +150,7 @@ class Machine(ABC):
         if any(each.phase == READY for each in there):
             return seen.serve_s
         loading = (each.expected_s - (now - each.began) for each in there if each.phase == LOADING)
-        return min(loading, default=seen.load_s)
+        return min(loading, default=self.state.load_s(model, now))
 
     def is_hopeless(self, model: str, now: float) -> bool:
         """It backs off, and there is no process of it to wait for."""
@@ -254,9 +254,11 @@ class Machine(ABC):
         self, model: str, waiters: Iterable[Request], evict: list[Instance], now: float, *, preload: bool = False
     ) -> list[Effect]:
         seen, places = self.state.learnt[model], {victim.place for victim in evict}
+        known_s = [self.state.load_at(model, place, now) for place in places]
         for victim in evict:
             self.state.is_stopping(victim, "evicted")
-        instance = self.state.begin(model, max(map(seen.load_at, places), default=seen.best_load_s), now)
+        expected_s = max(known_s, default=self.state.best_load_s(model, now))
+        instance = self.state.begin(model, expected_s, now)
         instance.preload = preload
         loads = sorted(victim.load for victim in evict)
         effects: list[Effect] = [StartLoad(instance.load, model, loads, dict(seen.places))]
@@ -293,6 +295,7 @@ class Machine(ABC):
         self.state.is_ready(instance, now)
         instance.place = event.place
         self.state.learnt[instance.model].loaded(now - instance.began, event.place)
+        self.state.learn_loads()
         waited = list(instance.waiters.values())
         effects = self._serve_loaded(instance, now)
         effects += [self.tell(request) for request in waited if request.place == QUEUED]
@@ -341,6 +344,11 @@ class Machine(ABC):
             lost = self.state.waiting_for(model)
             effects = self.refuse(lost, lambda request: refusals.died(request.id, model, seen, now))
         return effects + self._tell_unloaded(instance) + self.settle(now)
+
+    def _gate_used(self, event: GateUsed, now: float) -> list[Effect]:
+        """Somebody may wait for the room of a process that serves nothing any more, or serves again."""
+        served = gates.used(self.state, event, now)
+        return self.settle(now) if served and self.state.line else []
 
     def _gate_drained(self, event: GateDrained, now: float) -> list[Effect]:
         instance = gates.drained(self.state, event, now)

@@ -67,6 +67,7 @@ def _know(machine: "Machine", known: LoadTimesKnown) -> list[Effect]:
     for model, times in known.times.items():
         if model in machine.state.learnt:
             machine.state.learnt[model].know(times)
+    machine.state.learn_loads()
     return []
 
 

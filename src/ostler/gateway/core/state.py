@@ -3,6 +3,7 @@ load that began it."""
 
 import heapq
 import math
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Collection
@@ -11,7 +12,7 @@ from itertools import count
 import msgspec
 
 from ostler.gateway.core.events import ModelFound, RequestArrived
-from ostler.gateway.core.learnt import FIRST_LOAD_S, Learnt
+from ostler.gateway.core.learnt import LEAST_LOAD_S, Learnt
 from ostler.gateway.core.line import Line, Overtakings
 from ostler.gateway.core.models import Catalogue, Config, Recipe
 
@@ -66,6 +67,8 @@ class Instance(msgspec.Struct, eq=False):
     open: bool = False
     """Takes requests: ready, and nothing above says otherwise."""
     gate: str = SHUT
+    is_watched: bool = False
+    """The end of its last request through the gate is reported at once."""
     through_gate: int = 0
     """Requests that were there without having been asked for, as was last told."""
 
@@ -74,8 +77,13 @@ class Instance(msgspec.Struct, eq=False):
         return max(self.ready_at, self.last_use)
 
     @property
+    def serves(self) -> bool:
+        """Has requests, by the last report of its gate."""
+        return self.in_flight > 0 or self.through_gate > 0
+
+    @property
     def busy(self) -> bool:
-        """Serves, or may serve for all that is known here."""
+        """Has requests, or may have some that were not reported yet."""
         return self.in_flight > 0 or self.gate != SHUT
 
     @property
@@ -119,6 +127,8 @@ class State:
         self.closing = False
         self.usual_wait_s = 0.0
         """How long the first of those who wait for a load had to wait until it began."""
+        self.unmeasured_load_s = LEAST_LOAD_S
+        """How long a load takes that was never measured, for all that is known of other models."""
         self.look_at = math.inf
         """When something that waits for time alone may go on."""
         self._idle_ends: list[tuple[float, int]] = []
@@ -132,13 +142,35 @@ class State:
         self.preloads = {model: None for model in (*self.preloads, *added) if model in catalogue.recipes}
         for recipe in catalogue.recipes.values():
             if recipe.name not in self.learnt:
-                load_s = FIRST_LOAD_S if recipe.load_s is None else recipe.load_s
-                self.learnt[recipe.name] = Learnt(load_s, bool(recipe.load_at), dict(recipe.load_at))
+                self.learnt[recipe.name] = Learnt(recipe.load_s, bool(recipe.load_at), dict(recipe.load_at))
             elif recipe.name not in before.recipes or before.recipes[recipe.name].digest != recipe.digest:
                 self.learnt[recipe.name].forgive()
+        self.learn_loads()
         for instance in self.present.values():
             instance.limit = limit(catalogue.recipes.get(instance.model))
             self.arm(instance)
+
+    def learn_loads(self) -> None:
+        """A load was measured, or measured times became known."""
+        measured = [seen.measured_load_s for seen in self.learnt.values() if seen.measured_load_s is not None]
+        self.unmeasured_load_s = max(LEAST_LOAD_S, statistics.median(measured)) if measured else LEAST_LOAD_S
+
+    def load_s(self, model: str, now: float) -> float:
+        """How long a load of the model takes. One that was never measured takes at least as long as it has taken so
+        far, and as long as other models do."""
+        measured = self.learnt[model].measured_load_s
+        if measured is not None:
+            return measured
+        so_far = (now - each.began for each in self.loads.values() if each.model == model)
+        return max(self.unmeasured_load_s, *so_far, 0.0)
+
+    def load_at(self, model: str, place: str, now: float) -> float:
+        """The same at a place. Where the model was never loaded it takes as long as anywhere."""
+        measured = self.learnt[model].places.get(place)
+        return self.load_s(model, now) if measured is None else measured
+
+    def best_load_s(self, model: str, now: float) -> float:
+        return min(self.learnt[model].places.values(), default=self.load_s(model, now))
 
     # Requests
 
@@ -292,6 +324,7 @@ class State:
         self.loads.pop(instance.load, None)
         instance.phase, instance.ended_by = STOPPING, reason
         instance.promised_to, instance.closed, instance.open, instance.gate = "", False, False, SHUT
+        instance.through_gate = 0
 
     def is_gone(self, instance: Instance) -> None:
         self.loads.pop(instance.load, None)

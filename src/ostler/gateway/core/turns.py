@@ -43,13 +43,13 @@ class Turns:
         if quantum == math.inf or first is None:
             return
         if target not in self.promises:
-            ripe = first.since + quantum * state.learnt[target].load_s
+            ripe = first.since + quantum * state.load_s(target, now)
             if now < ripe:
                 return state.look_again(ripe)
             self._promise(target, now)
         for load in self.promises.get(target, ()):
             resident = state.present[load]
-            ends = turn_ends(state, resident, target, first.since)
+            ends = turn_ends(state, resident, target, first.since, now)
             if ends <= now or resident.closed:
                 resident.closed = True
                 resident.reopen(now)

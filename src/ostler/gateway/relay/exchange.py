@@ -86,6 +86,7 @@ class Exchange:
         self.asked = True
         self._wait()
         path = self.request.head.path.decode("latin-1")
+        self.relay.tell_use()  # the hub chooses by it whose room the model gets
         self.relay.send(Arrived(self.id, self.model.name, path, self.stream, self._key.user, self.at, again))
 
     def _wait(self) -> None:

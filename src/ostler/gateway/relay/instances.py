@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Instance:
     __slots__ = (
         *("_begun", "_connecting", "_limits", "alive", "closing", "exchanges", "heads", "host", "id", "idle", "limit"),
-        *("lines", "model", "port", "prefix", "served", "told", "unloaded", "way"),
+        *("lines", "model", "port", "prefix", "served", "told", "unloaded", "watched", "way"),
     )
 
     def __init__(self, name: str, host: str, port: int, way: Way, connecting: "Connecting", limits: "Limits") -> None:
@@ -34,6 +34,8 @@ class Instance:
         self.limit: int | None = None
         self.closing = False
         """The hub waits to hear that it is drained."""
+        self.watched = False
+        """The hub hears of the end of its last request at once."""
         self.unloaded = False
         """The hub ends its process because somebody said so."""
         self.alive = True
@@ -56,8 +58,9 @@ class Instance:
         self.told = self.in_flight
         return Used(self.id, self.told, self.served)
 
-    def open(self, model: "Model", limit: int | None) -> None:
+    def open(self, model: "Model", limit: int | None, *, watched: bool) -> None:
         self.limit = limit
+        self.watched = watched
         self.closing = False
         if self.model is not model:
             self.shut()

@@ -273,6 +273,8 @@ class Relay:
         else:
             self._ended.append(done)
             self.used(instance)
+            if instance.watched and not instance.exchanges:
+                self.tell_use()
         if instance.closing:
             self._drained(instance)
 
@@ -335,7 +337,7 @@ class Relay:
         model = self.catalog.models.get(message.model)
         if model is not None:
             instance = self._instance(message.instance, message.host, message.port, message.way)
-            instance.open(model, message.concurrency)
+            instance.open(model, message.concurrency, watched=message.watched)
             self.catalog.changed()
 
     def _close(self, message: Close) -> None:
@@ -348,6 +350,9 @@ class Relay:
         instance.closing = True
         instance.unloaded = message.unloaded
         self.catalog.changed()
+        if instance.exchanges:  # the hub took it for idle
+            self._used.add(instance)
+            self.tell_use()
         self._drained(instance)
 
     def _gone(self, message: Gone) -> None:

@@ -171,7 +171,8 @@ class Gateway:
     def _announce(self, instance: Instance) -> None:
         """Loaded: it may be used without asking, or each request is asked for."""
         places = None if instance.gate == OPEN else 0
-        self.link.say(control.Open(instance.job_id, instance.model, instance.host, instance.port, places, instance.way))
+        host, port, watched = instance.host, instance.port, instance.watched
+        self.link.say(control.Open(instance.job_id, instance.model, host, port, places, instance.way, watched))
 
     def _relay_lost(self) -> None:
         """Its callers have gone with it: those who wait before those who are served, whose places they would get."""
@@ -328,8 +329,9 @@ class Gateway:
                 for load in effect.loads:
                     self.processes.stop(load, effect.reason)
             case effects.OpenGate() if not self._hands_over:
-                self.instances.by_load[effect.load].gate = OPEN
-                self._announce(self.instances.by_load[effect.load])
+                self._open_gate(self.instances.by_load[effect.load], watched=False)
+            case effects.WatchGate() if not self._hands_over:
+                self._open_gate(self.instances.by_load[effect.load], watched=effect.watched)
             case effects.CloseGate() if not self._hands_over:
                 self._close_gate(self.instances.by_load[effect.load])
             case effects.Refuse():
@@ -345,6 +347,10 @@ class Gateway:
         for load in loads:
             if (instance := self.instances.by_load.get(load)) is not None:
                 self.counts.stopped(instance.model, reason)
+
+    def _open_gate(self, instance: Instance, *, watched: bool) -> None:
+        instance.gate, instance.watched = OPEN, watched
+        self._announce(instance)
 
     def _close_gate(self, instance: Instance) -> None:
         """Answered when it has drained; at once where there is no relay."""
@@ -394,7 +400,8 @@ class Gateway:
 
     def _remember_load(self, model: str) -> None:
         found = self.scheduler.state.learnt[model]
-        self.memory.loaded(model, found.load_s, found.places)
+        if found.measured_load_s is not None:
+            self.memory.loaded(model, found.measured_load_s, found.places)
 
     def asked_to_yield(self, effect: AskYield) -> None:
         """It leaves when it is idle; or stays, and the job looks elsewhere."""

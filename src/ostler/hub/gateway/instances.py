@@ -27,6 +27,8 @@ class Instance(msgspec.Struct, kw_only=True, eq=False):
     way: Way = STRAIGHT
     gate: str = SHUT
     """Whether the relay may use it without asking, as the scheduler decided."""
+    watched: bool = False
+    """The relay reports the end of its last request at once."""
     busy: int = 0
     """Requests that were granted and are served there."""
     passing: int = 0
