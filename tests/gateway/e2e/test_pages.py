@@ -61,6 +61,14 @@ async def test_models_are_loaded_and_unloaded_by_hand(gateway: RunningGateway) -
     assert (await gateway.ask("POST", "/api/models/nobody/unload")).status == 404
 
 
+async def test_a_model_is_unloaded_by_llama_swaps_spelling_of_the_path_too(gateway: RunningGateway) -> None:
+    await gateway.answered(gateway.call("a", "1"))
+    assert (await gateway.ask("POST", "/api/models/unload/org/a")).json == {"unloaded": ["a"]}
+    assert await gateway.state_of("a") == "stopped"
+    assert (await gateway.ask("POST", "/api/models/unload/nobody")).status == 404
+    assert (await gateway.ask("POST", "/api/models/unload/a", token=API_KEY)).status == 403
+
+
 async def test_a_load_by_hand_has_an_idle_model_make_room(gateway: RunningGateway) -> None:
     await gateway.answered(gateway.call("a", "1"))
     assert (await gateway.ask("POST", "/api/models/b/load")).json == {"loading": ["b"]}

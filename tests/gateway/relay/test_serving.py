@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -458,6 +459,17 @@ async def test_one_model_is_shown_by_any_of_its_names(relay: RunningRelay) -> No
     assert (await relay.call(path="/v1/models/org%2Fsmall")).json["id"] == "small"
     assert (await relay.call(path="/v1/models/nobody")).code == "model_not_found"
     assert (await relay.call(chat(), path="/v1/models")).status == 405
+
+
+async def test_each_entry_of_the_list_names_when_its_model_was_created_and_keeps_that_time(relay: RunningRelay) -> None:
+    before = (await relay.call(path="/v1/models")).json["data"]
+    assert all(isinstance(one["created"], int) and 0 < one["created"] <= time.time() for one in before)
+    await relay.serving()
+    relay.hub.say(PLAIN)
+    await relay.settled()
+    after = (await relay.call(path="/v1/models")).json["data"]
+    assert [one["created"] for one in after] == [one["created"] for one in before]
+    assert (await relay.call(path="/v1/models/small")).json["created"] == before[0]["created"]
 
 
 async def test_pages_of_the_hub_are_asked_for_and_answered(relay: RunningRelay) -> None:

@@ -1,5 +1,6 @@
 """What the hub has configured, made quick to ask: models by any of their names, callers by their secrets."""
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from ostler.domain.finite import encode
@@ -28,10 +29,12 @@ class Key:
 
 
 class Model:
-    __slots__ = ("name", "open", "rewrites", "setup", "waiting")
+    __slots__ = ("created", "name", "open", "rewrites", "setup", "waiting")
 
     def __init__(self, name: str, setup: ModelSetup) -> None:
         self.name = name
+        self.created = int(time.time())
+        """When the relay learnt of the model, in seconds since 1970. OpenAI's clients require the field."""
         self.open: list[Instance] = []
         """The instances whose gate stands open."""
         self.waiting = 0
@@ -51,7 +54,8 @@ class Model:
 
     def document(self) -> dict[str, Any]:
         status = {"value": "loaded" if self.open else "unloaded"}
-        return {"object": "model", "owned_by": "ostler", **self.setup.document, "id": self.name, "status": status}
+        listed = {"object": "model", "created": self.created, "owned_by": "ostler", **self.setup.document}
+        return {**listed, "id": self.name, "status": status}
 
 
 def _load(instance: "Instance") -> int:

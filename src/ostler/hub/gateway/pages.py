@@ -88,18 +88,23 @@ class Pages:
                 self.audit.note(_caller(asked), "model.unload", "model/*", SOURCE)
                 return {"unloaded": await self._gateway.unload([])}
             case ("POST", "api", "models", *names, "unload"):
-                must_operate(asked.role)
-                name = self._known(names)
-                self.audit.note(_caller(asked), "model.unload", f"model/{name}", SOURCE)
-                return {"unloaded": await self._gateway.unload([name])}
+                return await self._unload(asked, names)
             case ("POST", "api", "models", *names, "load"):
                 must_operate(asked.role)
                 name = self._known(names)
                 self.audit.note(_caller(asked), "model.load", f"model/{name}", SOURCE)
                 self._gateway.load(name)
                 return {"loading": [name]}
+            case ("POST", "api", "models", "unload", *names):  # llama-swap's spelling
+                return await self._unload(asked, names)
             case _:
                 raise NotFound(f"there is no {asked.method} {asked.path} here")
+
+    async def _unload(self, asked: control.Asked, names: list[str]) -> Document:
+        must_operate(asked.role)
+        name = self._known(names)
+        self.audit.note(_caller(asked), "model.unload", f"model/{name}", SOURCE)
+        return {"unloaded": await self._gateway.unload([name])}
 
     def _known(self, names: list[str]) -> str:
         return known(self._gateway, "/".join(names))
