@@ -43,6 +43,7 @@ interface Request {
   total_s: number;
   prompt_tokens: number;
   completion_tokens: number;
+  request_id?: string;
 }
 
 export function Models() {
@@ -211,7 +212,9 @@ function Activity({ requests }: { requests: Request[] }) {
         <tbody>
           {requests.map((request, index) => (
             <tr key={`${request.at} ${index}`}>
-              <td class="dim">{clock(request.at)}</td>
+              <td class="dim" title={request.request_id}>
+                {clock(request.at)}
+              </td>
               <td>{request.model}</td>
               <td>{request.user}</td>
               <td title={request.error}>{request.status}</td>

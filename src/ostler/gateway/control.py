@@ -189,6 +189,8 @@ class Arrived(Message):
     """When it was complete, on this machine's monotonic clock."""
     again: bool = False
     """It has been served without asking, and given back."""
+    request_id: str = ""
+    """Its `X-Request-Id`."""
 
 
 class Cancelled(Message):
@@ -225,6 +227,8 @@ class Done(Message):
     """It had been granted. False: it went through an open gate."""
     queue_s: float = 0.0
     """From its arrival until it was last sent on to an instance."""
+    request_id: str = ""
+    """Its `X-Request-Id`."""
 
 
 class Drained(Message):

@@ -111,3 +111,19 @@ async def test_the_last_requests_are_remembered_without_what_was_said(gateway: R
         assert {one["user"] for one in seen} <= {"ann" if token != API_KEY else "key-1"}
     (own,) = (await gateway.ask_hub("GET", "/v1/models/activity", token=ann["token"])).json["activity"]
     assert own == anns
+
+
+async def test_the_last_requests_name_the_ids_of_their_answers(gateway: RunningGateway) -> None:
+    (served,) = await gateway.answered(gateway.call("a", "1"))
+    serving = gateway.hold("a", "2")
+    held = await gateway.servers.asked("2")
+    waiting = gateway.call("b", "3")
+    await gateway.queued("b")
+    await gateway.ask("POST", "/api/models/b/unload")
+    held.end()
+    refused, second = await gateway.answered(waiting, serving)
+    assert (refused.status, second.status) == (503, 200)
+    found = (await gateway.remembered("a", "b", "a")).json["activity"][:3]
+    assert [one["request_id"] for one in found] == [
+        answer.headers["X-Request-Id"] for answer in (second, refused, served)
+    ]

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,10 @@ async def answer(line: Line, heard: Heard) -> None:
 
 
 ANSWERS = ("plain", "long", "dated", "empty", "refusal", "nothing", "interim", "pieces", "stream", "last")
-MORES = ("", "Accept: */*\r\n", "X-Trace: {number}\r\n", "Connection: x-own\r\nX-Own: 1\r\n")
+OWN_IDS = ("X-Request-Id: always-this\r\n", "X-Request-Id: {number}\r\n", "X-Request-Id: not sensible\r\n")
+MORES = ("", "Accept: */*\r\n", "X-Trace: {number}\r\n", "Connection: x-own\r\nX-Own: 1\r\n", *OWN_IDS)
+MADE_ID = re.compile(rb"[0-9a-f]{16}-[0-9a-f]+")
+"""Made by the relay: it differs from request to request."""
 
 
 def requests(chance: random.Random) -> list[tuple[bytes, bool]]:
@@ -197,7 +201,8 @@ async def exchanged(folder: Path, limits: Limits, seed: int) -> list[object]:
         saw: list[object] = []
 
         async def serve(line: Line, heard: Heard) -> None:
-            headers = heard.headers | {"host": "whichever port it has"}
+            made = MADE_ID.fullmatch(heard.headers["x-request-id"].encode())
+            headers = heard.headers | {"host": "whichever port it has"} | ({"x-request-id": "made"} if made else {})
             saw.append((heard.method, heard.target, list(headers.items()), heard.body))
             await answer(line, heard)
 
@@ -209,7 +214,7 @@ async def exchanged(folder: Path, limits: Limits, seed: int) -> list[object]:
                 client.send(piece)
                 await asyncio.sleep(0.002 if in_pieces else 0)
             reply = await client.reply()
-            saw.append((reply.head, reply.body))
+            saw.append((MADE_ID.sub(b"made", reply.head), reply.body))
         await relay.settled()
         saw += [(done.status, done.bytes_in, done.bytes_out, done.prompt_tokens) for done in relay.hub.heard(Done)]
         return saw

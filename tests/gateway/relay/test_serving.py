@@ -35,6 +35,7 @@ async def test_a_request_goes_verbatim_to_an_open_instance_and_the_hub_is_not_as
     assert heard.headers == {
         **{"host": f"127.0.0.1:{server.port}", "x-custom": "yes"},
         **{"content-type": "application/json", "content-length": str(len(body))},
+        "x-request-id": reply.headers["x-request-id"],
     }
     done = await relay.hub.hears(Done)
     assert (done.instance, done.model, done.status, done.user, done.asked) == ("i1", "small", 200, "ann", False)
@@ -359,7 +360,7 @@ async def test_headers_of_the_connection_stay_on_it(relay: RunningRelay) -> None
     server = await relay.serving()
     more = "Connection: keep-alive, X-Mine\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nTE: trailers\r\nProxy-Authorization: x\r\nX-Api-Key: y\r\nX-Yours: 2\r\n"
     assert (await relay.call(chat(), more=more)).status == 200
-    assert set(server.heard[0].headers) == {"host", "content-length", "x-yours"}
+    assert set(server.heard[0].headers) == {"host", "content-length", "x-yours", "x-request-id"}
 
 
 async def test_an_offer_of_another_protocol_is_read_over_and_the_body_is_not_lost(relay: RunningRelay) -> None:
@@ -371,7 +372,7 @@ async def test_an_offer_of_another_protocol_is_read_over_and_the_body_is_not_los
     for number in (1, 2):
         assert (await client.call(chat(), more=offer)).status == 200
         assert server.heard[-1].body == body and len(server.heard) == number
-        assert set(server.heard[-1].headers) == {"host", "content-length"}
+        assert set(server.heard[-1].headers) == {"host", "content-length", "x-request-id"}
     client.ask(method="POST", more=offer + "Transfer-Encoding: chunked\r\n")
     client.send(b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body))
     assert (await client.reply()).status == 200

@@ -13,10 +13,10 @@ TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
-    b"X-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n%b\r\n"
+    b"X-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n%b%b\r\n"
 )
 CLOSE = b"Connection: close\r\n"
-SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %b\r\n\r\n"
+SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\n%bConnection: Upgrade\r\nUpgrade: %b\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 DONE_EVENT = b"data: [DONE]\n\n"
 
@@ -54,8 +54,9 @@ def page(
     return head if bodiless else head + body
 
 
-def refusal_page(refusal: Refusal, *, close: bool = False, bodiless: bool = False) -> bytes:
-    lines = b"WWW-Authenticate: Bearer\r\n" if refusal.status == 401 else b""
+def refusal_page(refusal: Refusal, lines: bytes, *, close: bool = False, bodiless: bool = False) -> bytes:
+    if refusal.status == 401:
+        lines += b"WWW-Authenticate: Bearer\r\n"
     if refusal.retry_after_s is not None:
         lines += b"Retry-After: %d\r\n" % max(1, math.ceil(refusal.retry_after_s))
     return page(refusal.status, encode(refusal.document()), more_lines=lines, close=close, bodiless=bodiless)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
-from ostler.gateway.relay.answers import CONTINUE, Refusal, refusal_page
+from ostler.gateway.relay.answers import CONTINUE, Refusal
 from ostler.gateway.relay.form import BadForm
 from ostler.gateway.relay.request import OURS, Head, Request, bad_request, too_large
 
@@ -309,8 +309,7 @@ class Caller(asyncio.Protocol):
     def refuse(self, request: Request, refusal: Refusal) -> None:
         """The answer to a request that goes nowhere."""
         request.persistent = request.persistent and not self._relay.stopping
-        bodiless = request.head.method == b"HEAD"
-        self.write(refusal_page(refusal, close=not request.persistent, bodiless=bodiless))
+        self.write(request.refusal_page(refusal))
         request.body.close()
         self.answered()
 

@@ -15,11 +15,11 @@ from ostler.gateway.control import Arrived, Began, Cancelled, Done
 from ostler.gateway.relay.answers import (
     CLOSE,
     LAST_CHUNK,
+    SWITCHING,
     Refusal,
     chunk,
     error_events,
     error_message,
-    refusal_page,
 )
 from ostler.gateway.relay.loading import Loading
 from ostler.gateway.relay.tunnel import Tunnel
@@ -86,8 +86,9 @@ class Exchange:
         self.asked = True
         self._wait()
         path = self.request.head.path.decode("latin-1")
+        user, request_id = self._key.user, self.request.id.decode()
         self.relay.tell_use()  # the hub chooses by it whose room the model gets
-        self.relay.send(Arrived(self.id, self.model.name, path, self.stream, self._key.user, self.at, again))
+        self.relay.send(Arrived(self.id, self.model.name, path, self.stream, user, self.at, again, request_id))
 
     def _wait(self) -> None:
         self.waiting = True
@@ -171,10 +172,11 @@ class Exchange:
             request.persistent = False
         close = b"" if request.persistent else CLOSE
         if head.chunked and not request.head.old:
-            return b"%bTransfer-Encoding: chunked\r\n%b\r\n" % (head.start, close)
+            return b"%bX-Request-Id: %b\r\nTransfer-Encoding: chunked\r\n%b\r\n" % (head.start, request.id, close)
         if upstream.length is not None:
-            return b"%bContent-Length: %d\r\n%b\r\n" % (head.start, upstream.length, close)
-        return b"%b%b\r\n" % (head.start, close)
+            size = upstream.length
+            return b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n%b\r\n" % (head.start, request.id, size, close)
+        return b"%bX-Request-Id: %b\r\n%b\r\n" % (head.start, request.id, close)
 
     def _continue_stream(self, upstream: "Upstream", caller: "Caller") -> None:
         """The caller has had its status and some comments: only events can follow."""
@@ -333,16 +335,15 @@ class Exchange:
         self.began = True
         if self.asked:
             self.relay.send(Began(self.id))
-        self.caller.write(b"".join([*self._switching(upstream), first]))
+        self.caller.write(self._switching(upstream) + first)
         self.relay.writes.flush()
         self.tunnel = Tunnel(self.caller, upstream, self._tunnel_ended)
         if self.request.rest:
             upstream.transport.write(self.request.rest)
 
-    def _switching(self, upstream: "Upstream") -> list[bytes]:
-        status = b"HTTP/1.1 101 Switching Protocols\r\n"
-        upgrade = self.request.head.upgrade
-        return [status, *upstream.head.lines, b"Connection: Upgrade\r\nUpgrade: %b\r\n\r\n" % upgrade]
+    def _switching(self, upstream: "Upstream") -> bytes:
+        lines = b"".join([*upstream.head.lines, self.request.answer_lines])
+        return SWITCHING % (lines, self.request.head.upgrade)
 
     def _tunnel_ended(self, bytes_out: int) -> None:
         self.bytes_out = bytes_out
@@ -358,9 +359,8 @@ class Exchange:
         if self.loading is not None and self.loading.begun:
             caller.write(chunk(error_events(refusal)) + LAST_CHUNK)
             return
-        stays = self.request.persistent = self.request.persistent and not self.relay.stopping
-        bodiless = self.request.head.method == b"HEAD"
-        caller.write(refusal_page(refusal, close=not stays, bodiless=bodiless))
+        self.request.persistent = self.request.persistent and not self.relay.stopping
+        caller.write(self.request.refusal_page(refusal))
 
     def _done(self, status: int, error: str = "", tokens: tuple[int, int] = (0, 0)) -> None:
         self._report(status, error, tokens)
@@ -388,6 +388,7 @@ class Exchange:
             self._key.user,
             self.asked,
             self._queue_s,
+            self.request.id.decode(),
         )
         self.relay.released(self, instance, done)
 

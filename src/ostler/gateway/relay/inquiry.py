@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ostler.gateway.control import Answer, Asked, Cancelled
-from ostler.gateway.relay.answers import CLOSE, LAST_CHUNK, REASONS, Refusal, chunk, refusal_page
+from ostler.gateway.relay.answers import CLOSE, LAST_CHUNK, REASONS, Refusal, chunk
 
 if TYPE_CHECKING:
     from ostler.gateway.relay.caller import Caller
@@ -63,7 +63,7 @@ class Inquiry:
         elif not head.old and head.method != b"HEAD":
             self._chunked = True
             lines.append(b"Transfer-Encoding: chunked\r\n")
-        caller.write(b"".join([*lines, b"" if request.persistent else CLOSE, b"\r\n"]))
+        caller.write(b"".join([*lines, request.answer_lines, b"" if request.persistent else CLOSE, b"\r\n"]))
 
     def refuse(self, refusal: Refusal) -> None:
         caller = self._caller
@@ -73,8 +73,7 @@ class Inquiry:
             return
         request = self._request
         request.persistent = request.persistent and not self._relay.stopping
-        bodiless = request.head.method == b"HEAD"
-        caller.write(refusal_page(refusal, close=not request.persistent, bodiless=bodiless))
+        caller.write(request.refusal_page(refusal))
         self._leave()
 
     def cut(self, refusal: Refusal) -> None:

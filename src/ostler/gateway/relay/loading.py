@@ -40,7 +40,7 @@ class Loading:
         if not self.begun:
             self.begun = True
             request = self._exchange.request
-            caller.write(STREAM_HEAD % (b"" if request.persistent else CLOSE))
+            caller.write(STREAM_HEAD % (request.answer_lines, b"" if request.persistent else CLOSE))
         if not caller.full:
             caller.write(chunk(comment(f"loading {self._text}")))
         self._timer = self._loop.call_later(self._every_s, self._speak)

@@ -24,7 +24,7 @@ from ostler.gateway.control import (
     ToRelay,
     Way,
 )
-from ostler.gateway.relay.answers import SWITCHING, Refusal, page
+from ostler.gateway.relay.answers import SWITCHING, Refusal
 from ostler.gateway.relay.body import Spool
 from ostler.gateway.relay.caller import STOPPING, Caller
 from ostler.gateway.relay.catalog import Catalog, Key, Model
@@ -247,14 +247,12 @@ class Relay:
         elif not self.connecting.awaits(name, key.user):
             caller.refuse(request, NOBODY_WAITS)
         else:
-            caller.write(SWITCHING % TUNNEL)
+            caller.write(SWITCHING % (request.answer_lines, TUNNEL))
             caller.hand_over(self.connecting.came(name, caller.transport, key.user), request.rest)
 
     def _page(self, caller: Caller, request: Request, body: bytes, status: int = 200, more_lines: bytes = b"") -> None:
         request.persistent = request.persistent and not self.stopping
-        bodiless = request.head.method == b"HEAD"
-        whole = page(status, body, more_lines=more_lines, close=not request.persistent, bodiless=bodiless)
-        caller.write(whole)
+        caller.write(request.page(status, body, more_lines))
         request.body.close()
         caller.answered()
 

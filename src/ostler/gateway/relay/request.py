@@ -2,10 +2,14 @@
 
 import hashlib
 import re
+import secrets
+from collections.abc import Iterator
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from ostler.gateway.relay.answers import Refusal
+from ostler.gateway.relay.answers import Refusal, page, refusal_page
 from ostler.gateway.relay.body import Body, Spool
 from ostler.gateway.relay.form import BadForm, ModelField, boundary_of
 
@@ -18,12 +22,14 @@ OURS = frozenset(
         *(b"host", b"content-length", b"transfer-encoding", b"connection", b"keep-alive", b"expect", b"upgrade"),
         *(b"authorization", b"x-api-key", b"proxy-authorization", b"proxy-connection", b"te", b"trailer"),
         *(b"http2-settings", b"content-type", b"cookie", b"origin"),
-        *(b"x-operator-token", b"x-ostler-csrf"),
+        *(b"x-operator-token", b"x-ostler-csrf", b"x-request-id"),
     )
 )
 """Headers that concern this connection, or this relay, and not the model's server; and those that both must see."""
 PLAIN_TOKENS = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"http2-settings", b"trailer", b""))
 ACCEPTED_ENCODINGS = re.compile(rb"\r\naccept-encoding:[^\r\n]*\r\n", re.IGNORECASE)
+SENSIBLE_ID = re.compile(rb"[\w.:/+=@-]{1,128}")
+"""A caller's own id of a request. Another one is replaced: it may be meant to confuse the readers of logs."""
 TUNNELS = b"/tunnel/"
 TUNNEL = b"ostler-tunnel"
 UPGRADED = {b"websocket": b"/upstream/", TUNNEL: TUNNELS}
@@ -40,6 +46,15 @@ HUB_FOLDERS = (b"/api/", b"/logs")
 OWN_PAGES = frozenset((HEALTH, MODELS, *HUB_PAGES))
 OWN_FOLDERS = (MODELS + b"/", TUNNELS, *HUB_FOLDERS)
 """What is answered here or by the hub; all else is for models."""
+
+
+def _make_ids() -> Iterator[bytes]:
+    """Ids of requests that differ from those of every other relay."""
+    prefix = secrets.token_hex(8).encode()
+    return (b"%b-%x" % (prefix, number) for number in count(1))
+
+
+_next_id = partial(next, _make_ids())
 
 
 class Head:
@@ -59,6 +74,8 @@ class Head:
     bearer = b""
     api_key = b""
     """The digests of what the caller shows."""
+    id = b""
+    """The caller's own id of the request, if it sent a sensible one."""
     upgrade = b""
     upgrades = False
     """It asks for another protocol in a way that is honoured: everything after its head is that protocol's."""
@@ -107,6 +124,8 @@ class Head:
             self.expects = value.strip().lower()
         elif name == b"upgrade":
             self.upgrade = value.strip()
+        elif name == b"x-request-id" and SENSIBLE_ID.fullmatch(value.strip()):
+            self.id = value.strip()
 
     def is_complete(self, method: bytes, version: str, *, persistent: bool, upgrades: bool) -> None:
         self.method = method
@@ -166,6 +185,8 @@ class Request:
 
     def __init__(self, spool: Spool, head: Head) -> None:
         self.head = head
+        self.id = head.id or _next_id()
+        """By which the caller, the model's server and the hub's list of requests name it."""
         self.target = head.target
         self.persistent = head.persistent
         self.body = Body(spool)
@@ -176,6 +197,7 @@ class Request:
         head.is_complete(
             method, version, persistent=persistent, upgrades=upgrades and not (self.length or head.chunked)
         )
+        self.id = head.id or self.id
         self.target = head.target
         self.persistent = persistent and not head.upgrades
 
@@ -214,11 +236,30 @@ class Request:
         if plain:
             start = ACCEPTED_ENCODINGS.sub(b"\r\n", start)
         if head.upgrades:
-            return b"%bConnection: Upgrade\r\nUpgrade: %b\r\n\r\n" % (start, head.upgrade)
+            return b"%bX-Request-Id: %b\r\nConnection: Upgrade\r\nUpgrade: %b\r\n\r\n" % (start, self.id, head.upgrade)
         if body.size or head.method in WITH_BODY:
             # Each write is a call of the kernel, which costs more than to copy what is small.
-            return b"".join((start, b"Content-Length: %d\r\n\r\n" % body.size, body.data))
-        return start + b"\r\n"
+            rest = b"X-Request-Id: %b\r\nContent-Length: %d\r\n\r\n" % (self.id, body.size)
+            return b"".join((start, rest, body.data))
+        return b"%bX-Request-Id: %b\r\n\r\n" % (start, self.id)
+
+    # Answers of the gateway itself
+
+    @property
+    def answer_lines(self) -> bytes:
+        """The headers that every answer to it has."""
+        return b"X-Request-Id: %b\r\n" % self.id
+
+    def page(self, status: int, body: bytes, more_lines: bytes = b"") -> bytes:
+        """A whole answer to it, in JSON."""
+        bodiless = self.head.method == b"HEAD"
+        lines = self.answer_lines + more_lines
+        return page(status, body, more_lines=lines, close=not self.persistent, bodiless=bodiless)
+
+    def refusal_page(self, refusal: Refusal) -> bytes:
+        """The whole answer that refuses it."""
+        bodiless = self.head.method == b"HEAD"
+        return refusal_page(refusal, self.answer_lines, close=not self.persistent, bodiless=bodiless)
 
 
 def _digest(secret: bytes) -> bytes:

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
 
 MAX_HEAD_BYTES = 64 * 1024
 UPLOAD_BYTES = 64 * 1024
-HOP_BY_HOP = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"content-length", b"transfer-encoding", b"te")
+NOT_PASSED_ON = frozenset(
+    (
+        *(b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"content-length", b"transfer-encoding"),
+        *(b"te", b"x-request-id"),
+    )
 )
+"""Headers of this connection, and one that the relay writes itself."""
 NO_HEAD = AnswerHead()
 
 
@@ -257,7 +261,7 @@ class Upstream(asyncio.Protocol):
         lowered = name.lower()
         if lowered == b"set-cookie" and value.lstrip(b" \t=").startswith(HUB_COOKIES):
             return  # a browser would take it for the hub's own, which is called by the same name
-        if lowered not in HOP_BY_HOP:
+        if lowered not in NOT_PASSED_ON:
             self.head.lines.append(name + b": " + value + b"\r\n")
             if lowered == b"content-type":
                 self.head.content_type = value.lower()

@@ -24,6 +24,8 @@ class Ended(msgspec.Struct, frozen=True):
     total_s: float = 0.0
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    request_id: str = ""
+    """The `X-Request-Id` of the request and of its answer."""
 
     def document(self) -> Document:
         return {**msgspec.to_builtins(self), "at": timestamp(self.at)}
@@ -46,12 +48,12 @@ class Activity:
                 done.total_s,
                 done.prompt_tokens,
                 done.completion_tokens,
+                done.request_id,
             )
         )
 
-    def not_served(self, model: str, user: str, status: int, error: str, waited_s: float, at: float) -> None:
-        """Refused, or left while it waited."""
-        self._ended.append(Ended(at, model, user, status, error, waited_s, total_s=waited_s))
+    def add(self, ended: Ended) -> None:
+        self._ended.append(ended)
 
     def listing(self, user: str | None, limit: int = KEPT) -> list[Document]:
         """Those of one user, or of all."""

@@ -19,7 +19,7 @@ from ostler.gateway.core import effects, events, refusals
 from ostler.gateway.core.models import Catalogue
 from ostler.gateway.core.scheduler import Scheduler, make
 from ostler.gateway.settings import GatewaySettings, Seen
-from ostler.hub.gateway.activity import Activity
+from ostler.hub.gateway.activity import Activity, Ended
 from ostler.hub.gateway.callers import Callers
 from ostler.hub.gateway.capacity import LedgerCapacity
 from ostler.hub.gateway.counts import Counts
@@ -43,6 +43,7 @@ class Waiting(msgspec.Struct, frozen=True):
     model: str
     user: str
     since: float
+    request_id: str = ""
 
 
 class Gateway:
@@ -223,7 +224,8 @@ class Gateway:
         if self._is_over:
             self._refuse(refusals.closing(request))
             return
-        self._waiting[request] = Waiting(self.names.get(message.model, message.model), message.user, now)
+        model = self.names.get(message.model, message.model)
+        self._waiting[request] = Waiting(model, message.user, now, message.request_id)
         arrived = events.RequestArrived(request, message.model, user=message.user)
         if self._hands_over:
             return
@@ -258,7 +260,8 @@ class Gateway:
             return
         self._unused(instance)
         if message.gave_back:
-            self._waiting[message.request] = Waiting(message.model, message.user, self._loop.now())
+            waits = Waiting(message.model, message.user, self._loop.now(), message.request_id)
+            self._waiting[message.request] = waits
             self._step(events.RequestFailed(message.request))
         else:
             self._step(events.ServeDone(message.request))
@@ -270,7 +273,8 @@ class Gateway:
             instance.served += 1
         elif message.gave_back and (refusal := self.peers.gave_back(message)) is not None:
             self.counts.refused(message.model, refusal.status)
-            waited = Waiting(message.model, message.user, self._loop.now() - message.total_s)
+            since = self._loop.now() - message.total_s
+            waited = Waiting(message.model, message.user, since, message.request_id)
             self._not_served(waited, refusal.status, refusal.message)
             self.link.say(refusal)
 
@@ -368,8 +372,9 @@ class Gateway:
         self.link.say(control.Refuse(effect.request, effect.status, effect.code, effect.message, effect.retry_after_s))
 
     def _not_served(self, waited: Waiting, status: int, error: str) -> None:
-        waited_s = self._loop.now() - waited.since
-        self.activity.not_served(waited.model, waited.user, status, error, waited_s, self._wall())
+        waited_s, at = self._loop.now() - waited.since, self._wall()
+        model, user, request_id = waited.model, waited.user, waited.request_id
+        self.activity.add(Ended(at, model, user, status, error, waited_s, total_s=waited_s, request_id=request_id))
 
     def _grant(self, effect: effects.Grant) -> None:
         if effect.request < 0:
