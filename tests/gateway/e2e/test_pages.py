@@ -136,6 +136,7 @@ async def test_the_log_of_a_model_is_streamed_while_it_runs(gateway: RunningGate
     await gateway.is_state("talker", "loading")
     await gateway.until(lambda: gateway.instance("talker").attempt, "talker has a process")
     async with gateway._request("GET", f"{gateway.calls}/logs/stream/talker", None, None, None) as answer:
+        assert answer.headers["X-Accel-Buffering"] == "no"
         assert answer.status == 200
         async with asyncio.timeout(WAIT_S):
             assert await answer.content.readline() == b"the weights are read\n"

@@ -431,6 +431,25 @@ async def test_a_caller_that_says_close_is_closed_after_its_answer(relay: Runnin
     assert await client.rest() == b""
 
 
+async def test_proxies_are_asked_not_to_buffer_a_stream_and_only_a_stream(relay: RunningRelay) -> None:
+    async def script(line: Line, heard: Heard) -> None:
+        if not heard.json["stream"]:
+            line.answer()
+            return
+        buffering = "X-Accel-Buffering: yes\r\n" if heard.json.get("buffered") else ""
+        more = f"Content-Type: text/event-stream\r\n{buffering}Transfer-Encoding: chunked\r\n"
+        line.send(f"HTTP/1.1 200 OK\r\n{more}\r\n".encode())
+        line.event("one")
+        line.end_stream()
+
+    await relay.serving(script)
+    assert "x-accel-buffering" not in (await relay.call(chat())).headers
+    for buffered in (False, True):
+        reply = await relay.call(chat(stream=True, buffered=buffered))
+        assert reply.headers["x-accel-buffering"] == "no" and reply.body == b"data: one\n\n"
+        assert reply.head.lower().count(b"x-accel-buffering") == 1
+
+
 # Pages
 
 

@@ -11,9 +11,12 @@ from ostler.domain.finite import encode
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+UNBUFFERED = b"X-Accel-Buffering: no\r\n"
+"""nginx, in front of the gateway, keeps a stream back until its buffer is full unless the answer has this header."""
 STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
-    b"X-Accel-Buffering: no\r\nTransfer-Encoding: chunked\r\n%b%b\r\n"
+    + UNBUFFERED
+    + b"Transfer-Encoding: chunked\r\n%b%b\r\n"
 )
 CLOSE = b"Connection: close\r\n"
 SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\n%bConnection: Upgrade\r\nUpgrade: %b\r\n\r\n"

@@ -8,7 +8,7 @@ byte for byte but for that number; to find it again takes a tenth of the time to
 from functools import cached_property
 from typing import Generic, TypeVar
 
-from ostler.gateway.relay.answers import REASONS
+from ostler.gateway.relay.answers import REASONS, UNBUFFERED
 
 MAX_HEAD_BYTES = 4096
 """A longer head is read each time."""
@@ -84,7 +84,10 @@ class AnswerHead:
     def start(self) -> bytes:
         """What the caller gets of it, without how its body ends and whether the connection does."""
         status = b"HTTP/1.1 %d %b\r\n" % (self.status, self.reason or REASONS.get(self.status, b""))
-        return b"".join([status, *self.lines])
+        if not self.is_stream:
+            return b"".join([status, *self.lines])
+        lines = [line for line in self.lines if not line.lower().startswith(b"x-accel-buffering:")]
+        return b"".join([status, *lines, UNBUFFERED])
 
     @cached_property
     def is_stream(self) -> bool:

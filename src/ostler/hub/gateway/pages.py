@@ -21,7 +21,11 @@ from ostler.hub.gateway.instances import READY, Instance
 from ostler.hub.logs import Logs
 
 JSON = [("Content-Type", "application/json")]
-TEXT = [("Content-Type", "text/plain; charset=utf-8"), ("Cache-Control", "no-cache")]
+TEXT = [
+    ("Content-Type", "text/plain; charset=utf-8"),
+    ("Cache-Control", "no-cache"),
+    ("X-Accel-Buffering", "no"),
+]
 MISTAKEN = "it has mistakes, of which operators are told"
 """A mistake may quote a secret."""
 OPERATING = ("operator", "user")
