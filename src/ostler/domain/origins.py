@@ -30,7 +30,7 @@ class Origins:
         if host and host not in EVERY_ADDRESS:
             self._hosts.add(host)
             if "://" in name:
-                self._origins.add(_normal(name))
+                self._origins.add(normalize(name))
 
     def _knows_host(self, host: str, local: str) -> bool:
         """What a caller calls the hub, and the address at which the call arrived."""
@@ -39,14 +39,16 @@ class Origins:
 
     def knows_origin(self, origin: str, scheme: str, host: str) -> bool:
         """Is this the origin of the hub's own pages, as this caller calls it?"""
-        given = _normal(origin)
-        return bool(given) and (given == _normal(f"{OVER_HTTP.get(scheme, scheme)}://{host}") or given in self._origins)
+        given = normalize(origin)
+        return bool(given) and (
+            given == normalize(f"{OVER_HTTP.get(scheme, scheme)}://{host}") or given in self._origins
+        )
 
 
 def host_of(name: str) -> str:
     """The host of a name, an address or a URL; "": it has none."""
     if "://" in name:
-        return _normal(name).partition("://")[2].rpartition(":")[0]
+        return normalize(name).partition("://")[2].rpartition(":")[0]
     bare = f"[{name}]" if name.count(":") > 1 and "[" not in name else name
     return host_in(bare) or ""
 
@@ -73,8 +75,8 @@ def _is_loopback(name: str) -> bool:
         return False
 
 
-def _normal(origin: str) -> str:
-    """With its port; "": it is no origin."""
+def normalize(origin: str) -> str:
+    """The origin with its port, or "" for text that is no origin."""
     try:
         parts = urlsplit(origin)
         port = parts.port or PORTS.get(parts.scheme)

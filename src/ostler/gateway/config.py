@@ -57,7 +57,8 @@ class _Reading:
         preload = tuple(self._resolved(self._gateway.get("preload", []), "gateway.preload"))
         if self._problems:
             raise BadInput(told(self._problems), self._problems)
-        chosen = {key: self._gateway[key] for key in ("scheduler", "max_body_bytes") if key in self._gateway}
+        plain = ("scheduler", "max_body_bytes", "cors_origins")
+        chosen = {key: self._gateway[key] for key in plain if key in self._gateway}
         updates = self._gateway.get("loading_updates", True)
         models = {
             name: ModelSettings(name=name, **{"loading_updates": updates, **one}) for name, one in self._models.items()

@@ -85,6 +85,8 @@ class Setup(Message):
     version: str = ""
     names: list[str] = []
     """What the gateway is called, beside the machine's own names for itself: names, addresses or URLs."""
+    cors_origins: list[str] = []
+    """Whose pages may call the gateway from browsers, beside its own; `*`: everybody's."""
 
 
 class Open(Message):

@@ -1,6 +1,7 @@
 """Every key of `[models]` and `[gateway]`, and how its value is read."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import date, time
@@ -8,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ostler.domain.errors import BadInput
 from ostler.domain.labels import parse_constraint
+from ostler.domain.origins import normalize
 from ostler.domain.quantities import parse_duration, parse_size
 from ostler.gateway import argv
 from ostler.gateway.control import Filters
@@ -18,6 +20,8 @@ LEAST_BYTES = 1024**2
 """A plain number below this is in GiB: no model has less than a MiB, and none a PiB."""
 NO_CHECK = "none"
 AUTO = "auto"
+
+_ORIGIN = re.compile(r"https?://[^/?#@\s]+/?")
 
 Read = Callable[[Any, str], Any]
 """The value at this place, as the rest of the gateway wants it, or BadInput."""
@@ -242,6 +246,14 @@ def check_path(value: Any, where: str) -> str:
     return path
 
 
+def origin(value: Any, where: str) -> str:
+    """Of pages, as browsers name it: a scheme, a host and perhaps a port."""
+    given = word(value, where).strip()
+    if given != "*" and not (_ORIGIN.fullmatch(given) and normalize(given)):
+        raise wrong(where, f"must be an origin such as 'https://chat.example', or '*', not {shown(given)}")
+    return given.rstrip("/")
+
+
 def filters(value: Any, where: str) -> Filters:
     given = table(value, where)
     known: dict[str, Read] = {"strip": Each(word), "set": plain_table}
@@ -306,6 +318,7 @@ GATEWAY_KEYS: Keys = {
     "url": Key("url", word),
     "macros": Key("macros", table),
     "max_body": Key("max_body_bytes", size),
+    "cors_origins": Key("cors_origins", Each(origin)),
 }
 
 GROUP_KEYS: Keys = {

@@ -67,6 +67,7 @@ _SHAPES: dict[Read, Shape] = {
     keys.plain_table: {"type": "object", "additionalProperties": PLAIN},
     keys.check_path: {"type": "string", "pattern": "^(none$|/)"},
     keys.filters: FILTERS,
+    keys.origin: {"type": "string", "pattern": r"^\s*(\*|https?://[^/\s]+/?)\s*$"},
 }
 
 TOLD = {
@@ -109,6 +110,7 @@ TOLD = {
     "url": "Where it is reached.",
     "macros": "Values to be written as ${NAME} elsewhere.",
     "max_body": "Of a request.",
+    "cors_origins": "Origins of the pages that may call the gateway from a browser, such as 'https://chat.example'.",
 }
 
 

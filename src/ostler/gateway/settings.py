@@ -189,6 +189,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     url: str = ""
     """What workers on other machines call it; none: its port on the machine that they know as the hub's."""
     max_body_bytes: int = 256 * MIB
+    cors_origins: list[str] = []
+    """Whose pages may call the gateway from browsers."""
     notes: list[tuple[str, str]] = []
     """What is allowed, and hardly meant."""
 
@@ -214,4 +216,5 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         """What the relay takes; callers may show one of these tokens, or one of `api_keys`."""
         models = {name: model.setup() for name, model in self.models.items()}
         models |= {name: found.setup() for name, found in self.peer_models().items()}
-        return Setup(models, [*self.keys, *tokens], self.max_body_bytes, version)
+        keys = [*self.keys, *tokens]
+        return Setup(models, keys, self.max_body_bytes, version, cors_origins=self.cors_origins)

@@ -276,7 +276,9 @@ def test_a_model_of_the_fleet_goes_before_a_peers() -> None:
 def test_the_relay_gets_all_names_and_all_keys() -> None:
     text = "[gateway]\napi_keys = ['k']\nmax_body = '1m'\nloading_updates = false\n" + PEERS + TWO
     token = KeySetup(digest("t"), "ann", "operator")
+    text = "[gateway]\ncors_origins = ['https://a.example/', '*']\n" + text.removeprefix("[gateway]\n")
     setup = settings(text + "loading_updates = true\n").setup([token], "7")
+    assert setup.cors_origins == ["https://a.example", "*"]
     assert list(setup.models) == ["a", "b", "big/org/large", "big/shared", "big/a", "other/shared"]
     assert [setup.models[name].loading_updates for name in ("a", "b")] == [False, True]
     peer = setup.models["big/org/large"]

@@ -17,7 +17,8 @@ REFUSALS = (
         "permission_denied",
         "The key is good for something else: a viewer's or a worker's token calls no models, and a page of "
         "another origin may not either.",
-        "Make a token that may: `ostler token create --role gateway --user NAME`.",
+        "Make a token that may: `ostler token create --role gateway --user NAME`. For a page, add its origin to "
+        "`cors_origins` under `[gateway]`.",
     ),
     Advice(
         "gateway-model-not-found",

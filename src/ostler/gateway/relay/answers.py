@@ -20,6 +20,13 @@ STREAM_HEAD = (
 )
 CLOSE = b"Connection: close\r\n"
 SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\n%bConnection: Upgrade\r\nUpgrade: %b\r\n\r\n"
+CORS = (
+    b"Access-Control-Allow-Origin: %b\r\nVary: Origin\r\nAccess-Control-Expose-Headers: X-Request-Id, Retry-After\r\n"
+)
+PREFLIGHT = (
+    b"HTTP/1.1 204 No Content\r\nAccess-Control-Allow-Methods: GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS\r\n"
+    b"Access-Control-Allow-Headers: %b\r\nAccess-Control-Max-Age: 600\r\n%b%b\r\n"
+)
 LAST_CHUNK = b"0\r\n\r\n"
 DONE_EVENT = b"data: [DONE]\n\n"
 

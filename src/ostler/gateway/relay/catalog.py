@@ -4,13 +4,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ostler.domain.finite import encode
-from ostler.domain.origins import Origins
+from ostler.domain.origins import Origins, normalize
 from ostler.gateway.control import KeySetup, ModelSetup, Setup
 
 if TYPE_CHECKING:
     from ostler.gateway.relay.instances import Instance
 
 WORKER = "worker"
+ANY_ORIGIN = "*"
 
 
 class Key:
@@ -71,6 +72,7 @@ class Catalog:
         """By name and by alias."""
         self._keys: dict[bytes, Key] = {}
         self._origins = Origins()
+        self._cors = frozenset[str]()
         self._page = b""
 
     def configure(self, setup: Setup) -> set[Key]:
@@ -78,6 +80,7 @@ class Catalog:
         more."""
         self.max_body_bytes = setup.max_body_bytes
         self._origins = Origins(setup.names)
+        self._cors = frozenset(one if one == ANY_ORIGIN else normalize(one) for one in setup.cors_origins)
         known, self.models = self.models, {}
         for name, of_model in setup.models.items():
             model = self.models[name] = known.get(name) or Model(name, of_model)
@@ -110,6 +113,10 @@ class Catalog:
         if not self._origins.knows_host(host, local):
             return False
         return origin is None or any(self._origins.knows_origin(origin, scheme, host) for scheme in ("https", "http"))
+
+    def welcomes(self, origin: str) -> bool:
+        """Pages of this origin may call the gateway, though it is another origin than the gateway's."""
+        return ANY_ORIGIN in self._cors or (bool(self._cors) and normalize(origin) in self._cors)
 
     def page(self) -> bytes:
         """`GET /v1/models`."""

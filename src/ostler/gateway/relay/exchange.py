@@ -170,13 +170,14 @@ class Exchange:
         request, head = self.request, upstream.head
         if self.relay.stopping or (upstream.length is None and upstream.until_closed):
             request.persistent = False
-        close = b"" if request.persistent else CLOSE
+        more = request.cors if request.persistent else request.cors + CLOSE
+        start = head.start_for_page if request.cors else head.start
         if head.chunked and not request.head.old:
-            return b"%bX-Request-Id: %b\r\nTransfer-Encoding: chunked\r\n%b\r\n" % (head.start, request.id, close)
+            return b"%bX-Request-Id: %b\r\nTransfer-Encoding: chunked\r\n%b\r\n" % (start, request.id, more)
         if upstream.length is not None:
             size = upstream.length
-            return b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n%b\r\n" % (head.start, request.id, size, close)
-        return b"%bX-Request-Id: %b\r\n%b\r\n" % (head.start, request.id, close)
+            return b"%bX-Request-Id: %b\r\nContent-Length: %d\r\n%b\r\n" % (start, request.id, size, more)
+        return b"%bX-Request-Id: %b\r\n%b\r\n" % (start, request.id, more)
 
     def _continue_stream(self, upstream: "Upstream", caller: "Caller") -> None:
         """The caller has had its status and some comments: only events can follow."""

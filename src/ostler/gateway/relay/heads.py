@@ -83,11 +83,19 @@ class AnswerHead:
     @cached_property
     def start(self) -> bytes:
         """What the caller gets of it, without how its body ends and whether the connection does."""
+        return self._start(self.lines)
+
+    @cached_property
+    def start_for_page(self) -> bytes:
+        """The same for a page of another origin. Two answers to who may read it are none to a browser: the gateway's
+        own counts."""
+        return self._start(_without(b"access-control-", self.lines))
+
+    def _start(self, lines: list[bytes]) -> bytes:
         status = b"HTTP/1.1 %d %b\r\n" % (self.status, self.reason or REASONS.get(self.status, b""))
         if not self.is_stream:
-            return b"".join([status, *self.lines])
-        lines = [line for line in self.lines if not line.lower().startswith(b"x-accel-buffering:")]
-        return b"".join([status, *lines, UNBUFFERED])
+            return b"".join([status, *lines])
+        return b"".join([status, *_without(b"x-accel-buffering:", lines), UNBUFFERED])
 
     @cached_property
     def is_stream(self) -> bool:
@@ -97,3 +105,7 @@ class AnswerHead:
     def counts(self) -> bool:
         """The end of the answer may tell how many tokens there were."""
         return not self.encoded and self.content_type.startswith(COUNTED)
+
+
+def _without(prefix: bytes, lines: list[bytes]) -> list[bytes]:
+    return [line for line in lines if not line.lower().startswith(prefix)]

@@ -24,7 +24,7 @@ from ostler.gateway.control import (
     ToRelay,
     Way,
 )
-from ostler.gateway.relay.answers import SWITCHING, Refusal
+from ostler.gateway.relay.answers import CORS, SWITCHING, Refusal
 from ostler.gateway.relay.body import Spool
 from ostler.gateway.relay.caller import STOPPING, Caller
 from ostler.gateway.relay.catalog import Catalog, Key, Model
@@ -60,8 +60,8 @@ TUNNELS_ONLY = Refusal(403, "permission_denied", "a worker's token opens tunnels
 NOT_OURS = Refusal(
     403,
     "permission_denied",
-    "the gateway is not called so, or is called by a page of somebody else's; its operator adds names by `hosts` in "
-    "ostler.toml",
+    "the gateway is not called so, or is called by a page of somebody else's; its operator adds names by `hosts`, and "
+    "origins of pages by `cors_origins` under [gateway], in ostler.toml",
 )
 NO_TUNNELS = Refusal(403, "permission_denied", "tunnels are opened by workers; this token is none of a worker's")
 NOT_A_TUNNEL = Refusal(426, "upgrade_required", "a tunnel is asked for with `Upgrade: ostler-tunnel`")
@@ -113,15 +113,17 @@ class Relay:
 
     def look_at_head(self, request: Request, local: str) -> Refusal | None:
         """Who calls, before anything else; then whether the rest of the request is worth reading."""
-        head = request.head
-        if head.path != HEALTH:
+        head, origin = request.head, request.head.origin
+        if origin is not None and self.catalog.welcomes(origin):
+            request.cors, origin = CORS % origin.encode("latin-1"), None
+        if head.path != HEALTH and not (request.cors and request.is_preflight):
             key = request.key = self.catalog.key_of(head.bearer, head.api_key)
             if key is None:
                 return NO_KEY
             if key.is_worker and not head.path.startswith(TUNNELS):
                 return TUNNELS_ONLY
         fault = head.fault
-        if fault is None and head.hosts and not self.catalog.is_called_rightly(head.host, head.origin, local):
+        if fault is None and head.hosts and not self.catalog.is_called_rightly(head.host, origin, local):
             fault = NOT_OURS
         if fault is None and request.length > self.catalog.max_body_bytes:
             fault = too_large(self.catalog.max_body_bytes)
@@ -145,7 +147,9 @@ class Relay:
 
     def _for_us(self, caller: Caller, request: Request, key: Key | None) -> None:
         path = request.head.path
-        if path == HEALTH:
+        if request.is_preflight:
+            self._answer_with(caller, request, request.preflight_page)
+        elif path == HEALTH:
             self._page(caller, request, b'{"status":"ok"}')
         elif key is None:
             caller.refuse(request, NO_KEY)
@@ -251,8 +255,11 @@ class Relay:
             caller.hand_over(self.connecting.came(name, caller.transport, key.user), request.rest)
 
     def _page(self, caller: Caller, request: Request, body: bytes, status: int = 200, more_lines: bytes = b"") -> None:
+        self._answer_with(caller, request, lambda: request.page(status, body, more_lines))
+
+    def _answer_with(self, caller: Caller, request: Request, page: Callable[[], bytes]) -> None:
         request.persistent = request.persistent and not self.stopping
-        caller.write(request.page(status, body, more_lines))
+        caller.write(page())
         request.body.close()
         caller.answered()
 

@@ -9,7 +9,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from ostler.gateway.relay.answers import Refusal, page, refusal_page
+from ostler.gateway.relay.answers import CLOSE, PREFLIGHT, Refusal, page, refusal_page
 from ostler.gateway.relay.body import Body, Spool
 from ostler.gateway.relay.form import BadForm, ModelField, boundary_of
 
@@ -30,6 +30,9 @@ PLAIN_TOKENS = frozenset((b"close", b"keep-alive", b"upgrade", b"te", b"http2-se
 ACCEPTED_ENCODINGS = re.compile(rb"\r\naccept-encoding:[^\r\n]*\r\n", re.IGNORECASE)
 SENSIBLE_ID = re.compile(rb"[\w.:/+=@-]{1,128}")
 """A caller's own id of a request. Another one is replaced: it may be meant to confuse the readers of logs."""
+HEADER_NAMES = re.compile(rb"[\w!#$%&'*+.^`|~, -]{1,4096}")
+USUAL_HEADERS = b"Authorization, Content-Type, X-Api-Key, X-Request-Id"
+"""What a page may send that does not ask for more."""
 TUNNELS = b"/tunnel/"
 TUNNEL = b"ostler-tunnel"
 UPGRADED = {b"websocket": b"/upstream/", TUNNEL: TUNNELS}
@@ -154,6 +157,11 @@ class Head:
             return Refusal(417, "expectation_failed", "the only expectation that is met is 100-continue")
         return self.fault
 
+    def header(self, name: bytes) -> bytes:
+        """The value of a header that goes on, by its name in lower case; nothing if it is missing."""
+        found = (line for line in self.lines if line.lower().startswith(name + b":"))
+        return next(found, b":").partition(b":")[2].strip()
+
     # When it is complete
 
     def start_for(self, instance: "Instance", target: bytes) -> bytes:
@@ -180,6 +188,8 @@ class Request:
     refusal: Refusal | None = None
     key: "Key | None" = None
     form: ModelField | None = None
+    cors = b""
+    """The headers by which a browser lets a page of another origin read the answer, if the origin is configured."""
     rest = b""
     """What came after the head of a request that upgrades."""
 
@@ -248,7 +258,18 @@ class Request:
     @property
     def answer_lines(self) -> bytes:
         """The headers that every answer to it has."""
-        return b"X-Request-Id: %b\r\n" % self.id
+        return b"X-Request-Id: %b\r\n%b" % (self.id, self.cors)
+
+    @property
+    def is_preflight(self) -> bool:
+        """A browser asks, without a key, whether a page of a configured origin may send a request."""
+        is_asked = self.cors and self.head.method == b"OPTIONS"
+        return bool(is_asked and self.head.header(b"access-control-request-method"))
+
+    def preflight_page(self) -> bytes:
+        wanted = self.head.header(b"access-control-request-headers")
+        allowed = wanted if HEADER_NAMES.fullmatch(wanted) else USUAL_HEADERS
+        return PREFLIGHT % (allowed, self.answer_lines, b"" if self.persistent else CLOSE)
 
     def page(self, status: int, body: bytes, more_lines: bytes = b"") -> bytes:
         """A whole answer to it, in JSON."""
