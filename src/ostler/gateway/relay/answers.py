@@ -1,4 +1,4 @@
-"""What the relay itself says to callers: errors in OpenAI's shape, small answers, comments and errors in streams."""
+"""The relay's own answers: errors as OpenAI and Anthropic write them, small answers, comments and errors in streams."""
 
 import math
 from http import HTTPStatus
@@ -10,6 +10,15 @@ from ostler.domain.finite import encode
 
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 UNBUFFERED = b"X-Accel-Buffering: no\r\n"
 """nginx, in front of the gateway, keeps a stream back until its buffer is full unless the answer has this header."""
@@ -42,6 +51,11 @@ class Refusal(NamedTuple):
         kind = TYPES.get(self.status) or ("invalid_request_error" if self.status < 500 else "server_error")
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
+    def anthropic_document(self) -> dict[str, Any]:
+        """As clients of `/v1/messages` read it."""
+        kind = ANTHROPIC_TYPES.get(self.status) or ("invalid_request_error" if self.status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": self.message}}
+
 
 def page(
     status: int,
@@ -64,12 +78,12 @@ def page(
     return head if bodiless else head + body
 
 
-def refusal_page(refusal: Refusal, lines: bytes, *, close: bool = False, bodiless: bool = False) -> bytes:
-    if refusal.status == 401:
-        lines += b"WWW-Authenticate: Bearer\r\n"
+def refusal_lines(refusal: Refusal) -> bytes:
+    """The headers that say what to do about a refusal."""
+    lines = b"WWW-Authenticate: Bearer\r\n" if refusal.status == 401 else b""
     if refusal.retry_after_s is not None:
         lines += b"Retry-After: %d\r\n" % max(1, math.ceil(refusal.retry_after_s))
-    return page(refusal.status, encode(refusal.document()), more_lines=lines, close=close, bodiless=bodiless)
+    return lines
 
 
 def chunk(data: bytes) -> bytes:
@@ -81,8 +95,10 @@ def comment(text: str) -> bytes:
     return b": " + " ".join(text.split()).encode(errors="replace") + b"\n\n"
 
 
-def error_events(refusal: Refusal) -> bytes:
+def error_events(refusal: Refusal, *, anthropic: bool = False) -> bytes:
     """An error where the status has been sent already. Whatever line was begun before it is ended first."""
+    if anthropic:
+        return b"\n\nevent: error\ndata: " + encode(refusal.anthropic_document()) + b"\n\n"
     return b"\n\ndata: " + encode(refusal.document()) + b"\n\n" + DONE_EVENT
 
 

@@ -18,7 +18,6 @@ from ostler.gateway.relay.answers import (
     SWITCHING,
     Refusal,
     chunk,
-    error_events,
     error_message,
 )
 from ostler.gateway.relay.loading import Loading
@@ -261,10 +260,10 @@ class Exchange:
             if not self._in_chunks(upstream) and upstream.length is None:
                 caller.reset()
         elif self._in_chunks(upstream):
-            caller.write(chunk(error_events(refusal)) + LAST_CHUNK)
+            caller.write(chunk(self.request.error_events(refusal)) + LAST_CHUNK)
         else:
             self.request.persistent = False
-            caller.write(error_events(refusal))
+            caller.write(self.request.error_events(refusal))
 
     def gone(self) -> None:
         """The process that has it is no more."""
@@ -358,7 +357,7 @@ class Exchange:
         caller = self.caller
         assert caller is not None
         if self.loading is not None and self.loading.begun:
-            caller.write(chunk(error_events(refusal)) + LAST_CHUNK)
+            caller.write(chunk(self.request.error_events(refusal)) + LAST_CHUNK)
             return
         self.request.persistent = self.request.persistent and not self.relay.stopping
         caller.write(self.request.refusal_page(refusal))

@@ -9,7 +9,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from ostler.gateway.relay.answers import CLOSE, PREFLIGHT, Refusal, page, refusal_page
+from ostler.domain.finite import encode
+from ostler.gateway.relay.answers import CLOSE, PREFLIGHT, Refusal, error_events, page, refusal_lines
 from ostler.gateway.relay.body import Body, Spool
 from ostler.gateway.relay.form import BadForm, ModelField, boundary_of
 
@@ -42,6 +43,8 @@ IDEMPOTENT = frozenset((b"GET", b"HEAD", b"PUT", b"DELETE", b"OPTIONS"))
 WITH_BODY = frozenset((b"POST", b"PUT", b"PATCH"))
 HUB_COOKIES = b"ostler"
 """A cookie whose name begins like this is the hub's, which a browser sends to every port: it goes no further."""
+MESSAGES = b"/v1/messages"
+"""Anthropic's own path: its clients read errors in a shape of their own."""
 HEALTH = b"/health"
 MODELS = b"/v1/models"
 HUB_PAGES = (b"/running", b"/unload", b"/metrics", b"/")
@@ -261,6 +264,12 @@ class Request:
         return b"X-Request-Id: %b\r\n%b" % (self.id, self.cors)
 
     @property
+    def is_anthropic(self) -> bool:
+        path = self.head.path
+        at_upstream = path.startswith(b"/upstream/") and path.endswith(MESSAGES)
+        return path == MESSAGES or path.startswith(MESSAGES + b"/") or at_upstream
+
+    @property
     def is_preflight(self) -> bool:
         """A browser asks, without a key, whether a page of a configured origin may send a request."""
         is_asked = self.cors and self.head.method == b"OPTIONS"
@@ -279,8 +288,12 @@ class Request:
 
     def refusal_page(self, refusal: Refusal) -> bytes:
         """The whole answer that refuses it."""
-        bodiless = self.head.method == b"HEAD"
-        return refusal_page(refusal, self.answer_lines, close=not self.persistent, bodiless=bodiless)
+        document = refusal.anthropic_document() if self.is_anthropic else refusal.document()
+        return self.page(refusal.status, encode(document), refusal_lines(refusal))
+
+    def error_events(self, refusal: Refusal) -> bytes:
+        """The end of its stream, where that has begun."""
+        return error_events(refusal, anthropic=self.is_anthropic)
 
 
 def _digest(secret: bytes) -> bytes:
