@@ -126,10 +126,7 @@ class ModelImport:
 
     def _limit(self) -> Table:
         limit = self._given.get("concurrencyLimit", 0)
-        if not limit:
-            return {}
-        self._remark("concurrencyLimit", "changed: requests beyond it wait; `queue_limit` refuses those beyond that")
-        return {"concurrency": limit}
+        return {"request_limit": limit} if limit else {}
 
     def _without_port(self, found: Table, port: int) -> Table:
         """Which port it gets, only the worker knows."""

@@ -88,6 +88,7 @@ TOLD = {
     "pinned": "Makes room for no other model and no job.",
     "concurrency": "Requests that it serves at once; others wait.",
     "queue_limit": "Requests that may wait; beyond it, 429.",
+    "request_limit": "Requests that it may have, served and waiting ones together; beyond it, 429.",
     "priority": "Whose requests go first among those that wait.",
     "max_instances": "Processes of it at once.",
     "aliases": "Other names for it.",

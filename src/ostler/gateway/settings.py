@@ -75,6 +75,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     stop_timeout_s: float = STOP_GRACE_S
     concurrency: int | None = None
     queue_limit: int | None = None
+    request_limit: int | None = None
     priority: int = 0
     filters: Filters = Filters()
     upstream_name: str = ""
@@ -129,6 +130,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             pinned=self.pinned,
             concurrency=self.concurrency,
             queue_limit=self.queue_limit,
+            request_limit=self.request_limit,
             priority=self.priority,
             max_instances=self.max_instances,
             load_s=self.load_s,

@@ -71,6 +71,8 @@ def one_error(text: str) -> tuple[str, str]:
         ("stop_timeout = inf", "stop_timeout", "a duration cannot be inf"),
         ("concurrency = 0", "concurrency", "must be a whole number from 1"),
         ("queue_limit = -1", "queue_limit", "must be a whole number from 0"),
+        ("request_limit = 0", "request_limit", "must be a whole number from 1"),
+        ("concurrencyLimit = 4", "concurrencyLimit", "did you mean 'request_limit'?"),
         ("priority = 1000001", "priority", "must be a whole number from -1000000 to 1000000"),
         ("filters = { stripp = [] }", "filters.stripp", "did you mean 'strip'?"),
         ("filters = { strip = 'a, b' }", "filters.strip", "must be a list"),

@@ -48,7 +48,7 @@ def test_a_model_of_the_sample_comes_over_whole(sample: tuple[GatewaySettings, d
     assert llama.aliases == ["gpt-4o-mini", "gpt-3.5-turbo", "llama:high"]
     assert llama.env == {"LLAMA_LOG": "a=b"}
     assert (llama.check, llama.ttl_s, llama.load_timeout_s, llama.stop_timeout_s) == ("/custom", 60.0, 500.0, 5.0)
-    assert (llama.concurrency, llama.priority, llama.loading_updates) == (4, 10, False)
+    assert (llama.concurrency, llama.request_limit, llama.priority, llama.loading_updates) == (None, 4, 10, False)
     assert llama.filters == Filters(
         ["temperature", "top_p"], {"temperature": 0.7, "chat_template_kwargs": {"enable_thinking": False}}
     )
@@ -99,7 +99,6 @@ def test_all_that_did_not_come_over_is_told(sample: tuple[GatewaySettings, dict[
         "models.elsewhere.newThing",
         "models.elsewhere.proxy",
         "models.llama.compat",
-        "models.llama.concurrencyLimit",
         "models.llama.env.CUDA_VISIBLE_DEVICES",
         "models.llama.env.LLAMA_PORT",
         "models.llama.filters.setParams.stop",

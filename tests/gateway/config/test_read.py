@@ -35,6 +35,7 @@ load_timeout = "5m"
 stop_timeout = 30
 concurrency = 4
 queue_limit = 0
+request_limit = 8
 priority = -3
 filters = { strip = ["top_k"], set = { temperature = 0.7, stop = ["a"], extra = { deep = true } } }
 upstream_name = "org/model"
@@ -87,6 +88,7 @@ def test_the_rest_is_for_the_scheduler_and_the_relay() -> None:
         concurrency=4,
         max_instances=3,
         queue_limit=0,
+        request_limit=8,
         priority=-3,
         load_s=12.5,
     )

@@ -57,4 +57,5 @@ def _draw_recipe(rng: Random, name: str, pinned: bool) -> Recipe:
         queue_limit=rng.choice((None, None, 3)),
         priority=rng.choice((0, 0, 0, 5)),
         load_s=rng.choice((None, 0.0, 2.0)),
+        request_limit=rng.choice((None, None, None, 2, 4)),
     )

@@ -35,6 +35,7 @@ from ostler.gateway.core.events import (
 from ostler.gateway.core.fifo import Fifo
 from ostler.gateway.core.machine import Machine
 from ostler.gateway.core.serial import Serial
+from ostler.gateway.core.state import SHUT
 
 ROOM = 4.0
 PLACES = ("near", "far")
@@ -77,6 +78,8 @@ class RandomGateway:
         self.processes: dict[int, Process] = {}
         self.asked: dict[int, str] = {}
         self.answers: dict[int, str] = {}
+        self.known: set[int] = set()
+        """Requests that the machine has heard of, and that are not answered."""
         self.left: set[int] = set()
         self.tries: Counter[int] = Counter()
         self.flying: dict[int, Process] = {}
@@ -176,6 +179,7 @@ class RandomGateway:
         if request not in self.asked:
             raise Violation(f"request {request} was answered and never came")
         self.answers[request] = how
+        self.known.discard(request)
 
     def _live(self, load: int) -> Process | None:
         process = self.processes.get(load)
@@ -271,6 +275,7 @@ class RandomGateway:
 
     def _comes_back(self, request: int) -> None:
         if request not in self.answers:
+            self.known.add(request)
             self.tell(RequestArrived(request, self.asked[request], again=True, user=self._user()))
 
     def _drains(self, process: Process) -> None:
@@ -345,9 +350,21 @@ class RandomGateway:
         if gates := [process for process in self.gates.values() if process.model == self.asked[request]]:
             self._through_gate(request, min(gates, key=lambda process: len(process.through)))
         else:
-            self.tell(RequestArrived(request, self.asked[request], user=self._user()))
+            self._arrive(request)
         if self.rng.random() < 0.25:
             self.at(self.rng.expovariate(0.1), partial(self.leave, request))
+
+    def _arrive(self, request: int) -> None:
+        """A request over the limit of its model is refused, and no other one for that reason."""
+        model, state = self.asked[request], self.machine.state
+        at_gates = sum(each.through_gate for each in state.of(model) if each.gate != SHUT)
+        there = at_gates + sum(self.asked[one] == model for one in self.known)
+        most = next((recipe.request_limit for recipe in self.config.models if recipe.name == model), None)
+        is_full = most is not None and there >= most and not state.closing
+        self.known.add(request)
+        self.tell(RequestArrived(request, model, user=self._user()))
+        if (self.answers.get(request) == "request_limit_reached") != is_full:
+            raise Violation(f"{model} may have {most} requests and has {there}: {self.answers.get(request)!r}")
 
     def _user(self) -> str:
         return self.rng.choice(("", "x", "y"))

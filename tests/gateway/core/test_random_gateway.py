@@ -41,6 +41,7 @@ def test_random_gateways_reach_the_rare_cases_that_they_are_for() -> None:
         "model_not_found",
         "model_load_failed",
         "queue_full",
+        "request_limit_reached",
         "no_machine",
         "unloaded",
         "shutting_down",

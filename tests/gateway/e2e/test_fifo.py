@@ -21,6 +21,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Runn
         *(model("a"), model("b"), model("c"), model("slow", "slow")),
         *(model("small", vram="2g"), model("lesser", "slow", vram="2g")),
         *(model("one", vram="2g", concurrency=1, queue_limit=1), model("urgent", priority=5)),
+        model("few", vram="2g", request_limit=2),
         *(model("left", vram="2g"), model("right", vram="2g"), model("pair", vram="2g", concurrency=2)),
     ]
     groups = {"pair": {"members": ["left", "right"]}}
@@ -49,6 +50,26 @@ async def test_over_its_queue_limit_a_request_is_turned_away_before_any_byte_of_
         assert (await refused.json())["error"]["code"] == "queue_full"
     held.end()
     assert [answer.status for answer in await gateway.answered(serving, waiting)] == [200, 200]
+
+
+async def test_over_its_request_limit_a_request_is_turned_away_though_its_model_could_serve_it(
+    gateway: RunningGateway,
+) -> None:
+    await gateway.answered(gateway.call("few", "0"))
+    serving = [gateway.hold("few", str(number)) for number in (1, 2)]
+    held = [await gateway.servers.asked(str(number)) for number in (1, 2)]
+    async with gateway.stream("few", "3") as refused:
+        assert refused.status == 429
+        assert int(refused.headers["Retry-After"]) >= 1
+        assert (await refused.json())["error"]["code"] == "request_limit_reached"
+    held[0].end()
+    await gateway.answered(serving[0])
+    assert [answer.status for answer in await gateway.answered(gateway.call("few", "4"))] == [200]
+    held[1].end()
+    await gateway.answered(serving[1])
+    assert (await gateway.remembered("few")).json["activity"][0]["status"] == 200
+    counted = (await gateway.ask_hub("GET", "/metrics")).body.decode()
+    assert 'ostler_model_requests_total{model="few",status="429"} 1.0' in counted
 
 
 async def test_all_who_want_a_model_that_is_being_loaded_share_one_load(gateway: RunningGateway) -> None:

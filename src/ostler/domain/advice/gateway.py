@@ -42,6 +42,13 @@ REFUSALS = (
         "Ask again after `Retry-After`; raise `queue_limit`, `concurrency` or `max_instances` if this is usual.",
     ),
     Advice(
+        "gateway-request-limit-reached",
+        GATEWAY,
+        "request_limit_reached",
+        "As many requests are served by this model or wait for it as its `request_limit` lets.",
+        "Ask again after `Retry-After`; raise `request_limit` if this is usual.",
+    ),
+    Advice(
         "gateway-too-many-requests",
         GATEWAY,
         "too_many_requests",

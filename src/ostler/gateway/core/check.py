@@ -83,6 +83,8 @@ def _indexes_agree(state: State) -> None:
         )
         ready = [instance.ready_at for instance in state.of(model) if instance.phase == READY]
         _need(ready == sorted(ready), f"the processes of {model} are not in the order in which they became ready")
+    per_model = Counter(request.model for request in state.requests.values())
+    _need(state.per_model == per_model, "the counts of each model's requests are wrong")
     flying = (request for request in state.requests.values() if request.place == IN_FLIGHT)
     served_for = Counter((request.model, request.user) for request in flying)
     _need(state.served_for == served_for, "the counts of what is served for each user are wrong")

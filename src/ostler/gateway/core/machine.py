@@ -134,6 +134,9 @@ class Machine(ABC):
             return [refusals.unknown(event.request, event.model)]
         seen = state.learnt[model]
         seen.arrived(now)
+        most = state.catalogue.recipes[model].request_limit
+        if most is not None and not event.again and (there := state.count_requests(model)) >= most:
+            return [refusals.too_many(event.request, model, there, self._place_free_in_s(model, now))]
         instance = state.best(model)
         if instance is not None and self._serves_at_once(instance):
             return [self.grant(state.arrive(event, model, now), instance, now)]

@@ -22,6 +22,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
     """Processes at once; a second one helps only where the first may not serve any number of requests."""
     queue_limit: int | None = None
     """Requests that may wait; None: any number."""
+    request_limit: int | None = None
+    """Requests that may be there at all, served and waiting ones together; None: any number."""
     priority: int = 0
     load_s: float | None = None
     """How long a load takes, until that has been measured; and where that was measured before."""

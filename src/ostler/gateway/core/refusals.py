@@ -25,6 +25,12 @@ def full(request: int, model: str, waiting: int, retry_after_s: float) -> Refuse
     return Refuse(request, "queue_full", message, 429, wait_s)
 
 
+def too_many(request: int, model: str, there: int, retry_after_s: float) -> Refuse:
+    wait_s = max(1.0, math.ceil(retry_after_s))
+    message = f"{model!r} serves or queues {there} requests, as many as it may have; try again in {wait_s:.0f} s."
+    return Refuse(request, "request_limit_reached", message, 429, wait_s)
+
+
 def load_failed(request: int, model: str, seen: Learnt, now: float) -> Refuse:
     return _failed(request, f"{model!r} could not be loaded", seen, now)
 

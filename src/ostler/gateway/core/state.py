@@ -114,6 +114,8 @@ class State:
         self._of: dict[str, dict[int, Instance]] = {}
         self.loads: dict[int, Instance] = {}
         self.requests: dict[int, Request] = {}
+        self.per_model: Counter[str] = Counter()
+        """Of `requests`, how many each model has."""
         self.waiting: dict[int, Request] = {}
         """All that are not in flight, by arrival."""
         self.flights = 0
@@ -177,6 +179,7 @@ class State:
     def arrive(self, asked: RequestArrived, model: str, now: float) -> Request:
         made = Request(asked.request, model, next(self._seqs), now, failed_before=asked.again, user=asked.user)
         self.requests[made.id] = made
+        self.per_model[model] += 1
         return made
 
     def enqueue(self, request: Request) -> None:
@@ -211,6 +214,9 @@ class State:
         self._detach(request)
         self.waiting.pop(request.id, None)
         del self.requests[request.id]
+        self.per_model[request.model] -= 1
+        if not self.per_model[request.model]:
+            del self.per_model[request.model]
 
     def _detach(self, request: Request) -> None:
         if request.place == ARRIVING:
@@ -254,6 +260,10 @@ class State:
 
     def count_waiting(self, model: str) -> int:
         return self.line.count(model) + sum(len(each.waiters) for each in self.of(model))
+
+    def count_requests(self, model: str) -> int:
+        """Those that wait and those that are served, as far as is known of an open gate."""
+        return self.per_model[model] + sum(each.through_gate for each in self.of(model) if each.gate != SHUT)
 
     def priority(self, model: str) -> int:
         return self.catalogue.recipes[model].priority
@@ -376,4 +386,7 @@ class State:
 
 
 def limit(recipe: Recipe | None) -> int:
-    return sys.maxsize if recipe is None or recipe.concurrency is None else recipe.concurrency
+    """How many requests a process serves at once. A process of a model with a `request_limit` has a limit too, so that
+    it gets no gate: requests that pass a gate are not counted one by one."""
+    given = () if recipe is None else (recipe.concurrency, recipe.request_limit)
+    return min((each for each in given if each is not None), default=sys.maxsize)
