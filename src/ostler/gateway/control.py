@@ -29,6 +29,10 @@ class Filters(msgspec.Struct, frozen=True):
     set: dict[str, Any] = {}
 
 
+LoadingUpdates = bool | Literal["text"]
+"""What a caller who streams receives while the model loads: nothing, comments (True), or text that a chat shows."""
+
+
 class ModelSetup(msgspec.Struct, frozen=True):
     aliases: list[str] = []
     upstream_name: str = ""
@@ -36,7 +40,7 @@ class ModelSetup(msgspec.Struct, frozen=True):
     filters: Filters = Filters()
     unlisted: bool = False
     on_client_abort: Literal["cancel", "drain"] = "cancel"
-    loading_updates: bool = False
+    loading_updates: LoadingUpdates = False
     document: dict[str, Any] = {}
     """Its part of `GET /v1/models`; `id`, `object` and `status` are the relay's."""
 

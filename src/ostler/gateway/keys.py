@@ -246,6 +246,12 @@ def check_path(value: Any, where: str) -> str:
     return path
 
 
+def loading_updates(value: Any, where: str) -> Any:
+    if not (isinstance(value, bool) or value == "text"):
+        raise wrong(where, f"must be true, false or 'text', not {shown(value)}")
+    return value
+
+
 def origin(value: Any, where: str) -> str:
     """Of pages, as browsers name it: a scheme, a host and perhaps a port."""
     given = word(value, where).strip()
@@ -303,7 +309,7 @@ MODEL_KEYS: Keys = {
     "on_client_abort": Key("on_client_abort", OneOf(("cancel", "drain"))),
     "max_instances": Key("max_instances", Whole(1)),
     "load_s": Key("load_s", Seconds(some=True)),
-    "loading_updates": Key("loading_updates", flag),
+    "loading_updates": Key("loading_updates", loading_updates),
 }
 
 GATEWAY_KEYS: Keys = {
@@ -314,7 +320,7 @@ GATEWAY_KEYS: Keys = {
     "quantum": Key("quantum", Number(0, endless=True)),
     "preload": Key("preload", Each(word)),
     "api_keys": Key("api_keys", Each(lambda value, where: value)),
-    "loading_updates": Key("loading_updates", flag),
+    "loading_updates": Key("loading_updates", loading_updates),
     "peers": Key("peers", table),
     "url": Key("url", word),
     "macros": Key("macros", table),

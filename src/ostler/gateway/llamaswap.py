@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from ostler.domain.errors import BadInput, Unreadable
 from ostler.gateway import config
-from ostler.gateway.llamaswap_model import ModelImport, Table, filters_of, mapping
+from ostler.gateway.llamaswap_model import ModelImport, Table, filters_of, loading_updates, mapping
 from ostler.gateway.matrix import Matrix, Unclear
 from ostler.gateway.spelling import spell
 from ostler.gateway.toml import written
@@ -150,7 +150,7 @@ class _Import:
     def _gateway(self) -> None:
         given = self._given
         if "sendLoadingState" in given:
-            self.gateway["loading_updates"] = given["sendLoadingState"]
+            self.gateway["loading_updates"] = loading_updates(given["sendLoadingState"])
         startup = self._part(self._part(given, "hooks", ["on_startup"]), "on_startup", ["preload"], "hooks.")
         if startup.get("preload"):
             self.gateway["preload"] = startup["preload"]

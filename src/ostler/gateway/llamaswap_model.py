@@ -16,12 +16,12 @@ SAME = {
     "unlisted": "unlisted",
     "useModelName": "upstream_name",
     "checkEndpoint": "check",
-    "sendLoadingState": "loading_updates",
     "metadata": "metadata",
 }
 """What only has another name, if that."""
 ELSEWHERE = (
-    "macros cmd cmdStop proxy env ttl unloadTimeout healthCheckTimeout filters concurrencyLimit capabilities".split()
+    *"macros cmd cmdStop proxy env ttl unloadTimeout healthCheckTimeout filters concurrencyLimit capabilities".split(),
+    "sendLoadingState",
 )
 DROPPED = {
     "timeouts": "timeouts of connections cannot be set",
@@ -60,6 +60,8 @@ class ModelImport:
             found["port"] = port
         found |= {ours: self._put(self._given[theirs]) for theirs, ours in SAME.items() if theirs in self._given}
         found |= {"env": self._env(), "filters": self._filters(found), **self._times(), **self._limit()}
+        if "sendLoadingState" in self._given:
+            found["loading_updates"] = loading_updates(self._given["sendLoadingState"])
         if capabilities := self._given.get("capabilities"):
             found["metadata"] = {**mapping(found.get("metadata")), "capabilities": capabilities}
         for key, why in DROPPED.items():
@@ -162,6 +164,11 @@ def filters_of(given: Table, where: str, full: Callable[[str], str]) -> tuple[Ta
     known = ("stripParams", "strip_params", "setParams")
     remarks = [(where + spell(key), "left out: it is not known here") for key in given if key not in known]
     return {key: value for key, value in {"strip": strip, "set": put}.items() if value}, remarks
+
+
+def loading_updates(given: Any) -> Any:
+    """llama-swap sends text that a chat shows, or nothing."""
+    return "text" if given is True else given
 
 
 def mapping(value: Any) -> Table:

@@ -67,6 +67,7 @@ _SHAPES: dict[Read, Shape] = {
     keys.plain_table: {"type": "object", "additionalProperties": PLAIN},
     keys.check_path: {"type": "string", "pattern": "^(none$|/)"},
     keys.filters: FILTERS,
+    keys.loading_updates: {"enum": [True, False, "text"]},
     keys.origin: {"type": "string", "pattern": r"^\s*(\*|https?://[^/\s]+/?)\s*$"},
 }
 
@@ -95,7 +96,7 @@ TOLD = {
     "upstream_name": "What its server wants to be called by.",
     "filters": "Fields taken out of a request's JSON (strip), and put into it (set).",
     "on_client_abort": "What becomes of a request whose caller hung up.",
-    "loading_updates": "A caller who streams is sent comments while the model loads.",
+    "loading_updates": "A stream gets while its model loads: comments (true), text that a chat shows, or nothing.",
     "name": "A title, for GET /v1/models.",
     "description": "For GET /v1/models.",
     "metadata": "For GET /v1/models, under meta.",

@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ostler.domain.job import STOP_GRACE_S, STOP_WITHIN, HealthCheck, JobSpec
-from ostler.gateway.control import Filters, KeySetup, ModelSetup, Setup
+from ostler.gateway.control import Filters, KeySetup, LoadingUpdates, ModelSetup, Setup
 from ostler.gateway.core.models import Config, Recipe
 from ostler.gateway.document import document
 from ostler.gateway.keys import NO_CHECK
@@ -82,7 +82,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     on_client_abort: Literal["cancel", "drain"] = "cancel"
     max_instances: int = 1
     load_s: float | None = None
-    loading_updates: bool = True
+    loading_updates: LoadingUpdates = True
 
     def spec(self, job_id: str, seen: Seen = NOTHING_SEEN) -> JobSpec:
         """The job that is one process of this model, of which so much is known."""

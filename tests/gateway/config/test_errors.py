@@ -129,7 +129,7 @@ def test_a_wrong_model_is_told(text: str, where: str, what: str) -> None:
         ("cors_origins = ['https://a/b']", "gateway.cors_origins[0]", "must be an origin such as 'https://"),
         ("cors_origins = ['https://a?b']", "gateway.cors_origins[0]", "must be an origin such as 'https://"),
         ("cors_origins = ['https://a:x']", "gateway.cors_origins[0]", "must be an origin such as 'https://"),
-        ("loading_updates = 'yes'", "gateway.loading_updates", "must be true or false"),
+        ("loading_updates = 'yes'", "gateway.loading_updates", "must be true, false or 'text'"),
         ("sets = [['a'], ['nobody']]", "gateway.sets[1][0]", "there is no model 'nobody'; there are a, b, x"),
         ("sets = [['a', 'x']]", "gateway.sets[0]", "has the same model twice"),
         ("sets = ['a']", "gateway.sets[0]", "must be a list, not 'a'"),

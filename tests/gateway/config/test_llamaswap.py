@@ -119,6 +119,12 @@ def test_a_command_stays_readable() -> None:
     assert 'server = """' not in text and "[gateway.macros]" in text
 
 
+@pytest.mark.parametrize(("given", "ours"), [(True, "text"), (False, False)])
+def test_the_state_of_loading_is_text_in_a_chat_or_nothing(given: bool, ours: object) -> None:
+    assert imported({**ONE, "sendLoadingState": given})[0].models["a"].loading_updates == ours
+    assert imported(with_model(sendLoadingState=given))[0].models["a"].loading_updates == ours
+
+
 # What the two understand differently
 
 ONE = {"models": {"a": {"cmd": "a"}}, "apiKeys": ["k"]}

@@ -283,6 +283,9 @@ def test_the_relay_gets_all_names_and_all_keys() -> None:
     assert setup.cors_origins == ["https://a.example", "*"]
     assert list(setup.models) == ["a", "b", "big/org/large", "big/shared", "big/a", "other/shared"]
     assert [setup.models[name].loading_updates for name in ("a", "b")] == [False, True]
+    shown = settings(text.replace("loading_updates = false", "loading_updates = 'text'")).setup()
+    assert [shown.models[name].loading_updates for name in ("a", "b")] == ["text", "text"]
+    assert frames_to_relay().feed(frame([shown])) == [shown], "it survives the wire"
     peer = setup.models["big/org/large"]
     assert (peer.aliases, peer.upstream_name, peer.filters.strip) == (["org/large"], "org/large", ["seed"])
     assert (setup.keys[1:], setup.max_body_bytes, setup.version) == ([token], 1024 * 1024, "7")

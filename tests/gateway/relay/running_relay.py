@@ -54,6 +54,7 @@ def setup(**models: ModelSetup) -> Setup:
 PLAIN = setup(
     small=ModelSetup(aliases=["gpt-4", "org/small"], document={"description": "a small one"}),
     large=ModelSetup(loading_updates=True),
+    shown=ModelSetup(loading_updates="text", unlisted=True),
     renamed=ModelSetup(
         upstream_name="real-name", filters=Filters(strip=["temperature"], set={"top_k": 3, "model": "no"})
     ),

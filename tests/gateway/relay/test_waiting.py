@@ -242,6 +242,66 @@ async def test_a_caller_who_streams_hears_that_its_model_loads_and_then_its_answ
     assert (await client.call(path="/health")).status == 200
 
 
+def thought(chunk: bytes) -> str:
+    """The text of an event that a chat shows as what its model thinks."""
+    event = json.loads(chunk.removeprefix(b"data: "))
+    (choice,) = event["choices"]
+    assert (event["object"], event["model"], choice["index"], choice["finish_reason"]) == (
+        *("chat.completion.chunk", "shown", 0),
+        None,
+    )
+    assert event["id"] and isinstance(event["created"], int) and choice["delta"].keys() == {"reasoning_content"}
+    return str(choice["delta"]["reasoning_content"])
+
+
+async def test_a_chat_shows_what_its_model_waits_for_once_and_then_the_models_words(talkative: RunningRelay) -> None:
+    server = await talkative.server(stream)
+    client = await talkative.client()
+    client.ask(chat("shown", stream=True))
+    arrived = await talkative.hub.hears(Arrived)
+    head = await client.head()
+    assert head.status == 200 and head.headers["content-type"] == "text/event-stream"
+    assert thought(await client.chunk()) == "waiting for 'shown' …\n"
+    assert await client.chunk() == b": loading\n\n", "the same is shown once, and the connection stays open"
+    talkative.hub.say(Tell(arrived.request, "'shown' is being loaded"))
+    while (heard := await client.chunk()).startswith(b":"):
+        pass
+    assert thought(heard) == "'shown' is being loaded …\n"
+    assert (await client.chunk()).startswith(b": loading 'shown'")
+    talkative.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    assert await without_comments(client) == b"data: one\n\ndata: [DONE]\n\n"
+
+
+async def test_a_load_that_fails_after_text_in_a_chat_is_an_error_event(talkative: RunningRelay) -> None:
+    client = await talkative.client()
+    client.ask(chat("shown", stream=True))
+    arrived = await talkative.hub.hears(Arrived)
+    await client.head()
+    thought(await client.chunk())
+    talkative.hub.say(Refuse(arrived.request, 502, "model_load_failed", "it did not start"))
+    events = await without_comments(client)
+    assert b'"code":"model_load_failed"' in events and events.endswith(b"data: [DONE]\n\n")
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/messages", "/v1/responses"])
+async def test_streams_that_are_no_chat_have_comments_in_place_of_text(talkative: RunningRelay, path: str) -> None:
+    client = await talkative.client()
+    client.ask(chat("shown", stream=True), path)
+    await talkative.hub.hears(Arrived)
+    await client.head()
+    assert await client.chunk() == b": loading\n\n"
+
+
+async def test_a_chat_without_a_stream_hears_nothing_before_its_answer(talkative: RunningRelay) -> None:
+    server = await talkative.server(ok)
+    client = await talkative.client()
+    client.ask(chat("shown"))
+    arrived = await talkative.hub.hears(Arrived)
+    assert talkative.core.requests[arrived.request].loading is None  # type: ignore[union-attr]
+    talkative.hub.say(Grant(arrived.request, "i1", "127.0.0.1", server.port))
+    assert (await client.reply()).json["usage"]["completion_tokens"] == 2
+
+
 async def test_an_answer_of_known_length_is_put_into_the_stream_that_has_begun(talkative: RunningRelay) -> None:
     async def script(line: Line, heard: Heard) -> None:
         line.answer(b"data: one\n\n", content_type="text/event-stream; charset=utf-8")

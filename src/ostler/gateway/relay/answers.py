@@ -1,6 +1,7 @@
 """The relay's own answers: errors as OpenAI and Anthropic write them, small answers, comments and errors in streams."""
 
 import math
+import time
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -93,6 +94,14 @@ def chunk(data: bytes) -> bytes:
 def comment(text: str) -> bytes:
     """A line that every reader of event streams skips."""
     return b": " + " ".join(text.split()).encode(errors="replace") + b"\n\n"
+
+
+def reasoning(request_id: str, model: str, text: str) -> bytes:
+    """An event of a chat that shows this text where it shows what a model thinks."""
+    # No role: clients that add up all pieces would have it twice, once more from the model.
+    choice = {"index": 0, "delta": {"reasoning_content": text}, "finish_reason": None}
+    chat = {"id": f"chatcmpl-{request_id}", "object": "chat.completion.chunk", "created": int(time.time())}
+    return b"data: " + encode(chat | {"model": model, "choices": [choice]}) + b"\n\n"
 
 
 def error_events(refusal: Refusal, *, anthropic: bool = False) -> bytes:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ostler.gateway.relay.upstream import Upstream
 
 CALLER_GONE = 499
+CHAT = b"/v1/chat/completions"
 MAX_COLLECTED_BYTES = 64 * 1024
 
 
@@ -95,8 +96,9 @@ class Exchange:
         self.relay.requests[self.id] = self
         if self.loading is not None:
             self.loading.resume()
-        elif self.stream and self.model.setup.loading_updates and not self.request.head.old:
-            self.loading = Loading(self, self.relay.limits)
+        elif self.stream and (how := self.model.setup.loading_updates) and not self.request.head.old:
+            as_text = how == "text" and self.request.head.path == CHAT
+            self.loading = Loading(self, self.relay.limits, as_text=as_text)
 
     def _wait_no_more(self) -> None:
         self.waiting = False
