@@ -1,5 +1,6 @@
 """llama-swap's configuration, carried over: its YAML in, our TOML out, and a remark for all that did not come along."""
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ DROPPED = {
     "includeAliasesInList": "aliases are not listed; they can be called all the same",
     "upstream": "a request below /upstream/ loads its model, whatever its path",
     "profiles": "names cannot be rewritten while the hub runs; use `aliases`",
+    "tailcat": "the gateway listens on TCP alone",
     "selectors": "a name stands for one model; use `aliases`, and `max_instances` for more of the same",
 }
 NEEDS = "say what each needs by `vram` or `gpus`, and `memory`: a model that asks for no GPU sees none"
@@ -35,7 +37,9 @@ TOP = (
     *("healthCheckTimeout", "globalTTL", "unloadTimeout", "sendLoadingState"),
 )
 GROUP = ("members", "swap", "exclusive", "persistent")
-PEER = ("proxy", "models", "apiKey", "filters", "timeouts")
+PEER = ("proxy", "models", "apiKey", "filters", "timeouts", "tailcatKey")
+NO_SUCH_MODEL = "left out: there is no such model"
+_NOT_HTTP = re.compile(r"(?!https?:)[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 class Remark(NamedTuple):
@@ -86,13 +90,14 @@ def _nulls(value: Any, where: str) -> Iterator[Remark]:
 
 
 class _AnyEnvironment(dict[str, str]):
-    """Where the file will be used, all variables are set that it wants."""
+    """Where the file will be used, all variables are set that it wants: each to another number, as keys differ."""
 
     def __contains__(self, name: object) -> bool:
         return True
 
     def __missing__(self, name: str) -> str:
-        return "1"
+        self[name] = str(1 + len(self))
+        return self[name]
 
     def get(self, name: str, default: Any = None) -> Any:
         return self[name]
@@ -146,14 +151,29 @@ class _Import:
             self.remarks += [Remark(where, what) for where, what in one.remarks]
         if self.models:
             self._remark("models", NEEDS)
+        listed = [model.get("aliases") for model in self.models.values()]
+        aliases = [alias for one in listed if isinstance(one, list) for alias in one]
+        self._names = {*self.models, *(alias for alias in aliases if isinstance(alias, str))}
+
+    def _configured(self, names: Any, where: str) -> Any:
+        """The models among these names. llama-swap's own example names some that are not in the file."""
+        if not isinstance(names, list):
+            return names
+        strangers = [name for name in names if isinstance(name, str) and name not in self._names]
+        for name in dict.fromkeys(strangers):
+            self._remark(f"{where}.{spell(name)}", NO_SUCH_MODEL)
+        return [name for name in names if name not in strangers]
 
     def _gateway(self) -> None:
         given = self._given
         if "sendLoadingState" in given:
             self.gateway["loading_updates"] = loading_updates(given["sendLoadingState"])
-        startup = self._part(self._part(given, "hooks", ["on_startup"]), "on_startup", ["preload"], "hooks.")
-        if startup.get("preload"):
-            self.gateway["preload"] = startup["preload"]
+        hooks = self._part(given, "hooks", ["on_startup"])
+        startup = self._part(hooks, "on_startup", ["preload", "profile"], "hooks.")
+        if startup.get("profile"):
+            self._remark("hooks.on_startup.profile", f"left out: {DROPPED['profiles']}")
+        if preload := self._configured(startup.get("preload"), "hooks.on_startup.preload"):
+            self.gateway["preload"] = preload
         if given.get("apiKeys"):
             self.gateway["api_keys"] = given["apiKeys"]
         else:
@@ -162,7 +182,11 @@ class _Import:
             self.gateway["macros"] = self._macros
         peers = self._part(given, "peers", None)
         if peers:
-            self.gateway["peers"] = {name: self._peer(self._part(peers, name, PEER, "peers."), name) for name in peers}
+            found = {name: self._part(peers, name, PEER, "peers.") for name in peers}
+            strange = [name for name, peer in found.items() if _NOT_HTTP.match(str(peer.get("proxy", "")))]
+            for name in strange:
+                self._remark(f"{spell('peers', name)}.proxy", "left out, and its peer: peers are reached by HTTP")
+            self.gateway["peers"] = {name: self._peer(found[name], name) for name in found if name not in strange}
 
     def _peer(self, given: Table, name: str) -> Table:
         where = spell("peers", name) + "."
@@ -197,14 +221,18 @@ class _Import:
             if name in self.models:
                 self.models[name]["priority"] = priority
             else:
-                self._remark(f"routing.scheduler.fifo.priority.{spell(name)}", "left out: there is no such model")
+                self._remark(f"routing.scheduler.fifo.priority.{spell(name)}", NO_SUCH_MODEL)
 
     def _groups(self, given: Table) -> None:
         """Those of no group are, for llama-swap, a group of their own."""
         groups: Table = {}
         for name in given:
             group = self._part(given, name, GROUP, "groups.")
-            groups[name] = {key: group[key] for key in GROUP if key in group}
+            members = self._configured(group.get("members"), f"{spell('groups', name)}.members")
+            if members == [] != group["members"]:
+                self._remark(spell("groups", name), "left out: it has no members that are models")
+                continue
+            groups[name] = {key: members if key == "members" else group[key] for key in GROUP if key in group}
         members = [group.get("members") for group in groups.values()]
         grouped = {str(member) for listed in members if isinstance(listed, list) for member in listed}
         others = [name for name in self.models if name not in grouped]
@@ -218,14 +246,19 @@ class _Import:
         models = {name: str(model) for name, model in mapping(given.get("vars")).items()}
         expressions = {name: str(text) for name, text in mapping(given.get("sets")).items()}
         matrix = Matrix(expressions, lambda name: models.get(name, name))
-        sets: dict[tuple[str, ...], None] = {}
+        found: dict[tuple[str, ...], None] = {}
         for name in expressions:
             try:
-                sets |= dict.fromkeys(matrix.sets(name))
+                found |= dict.fromkeys(matrix.sets(name))
             except Unclear as error:
                 self._remark(f"matrix.sets.{spell(name)}", f"left out: it {error}")
+        kept = [tuple(self._configured(list(members), "matrix.sets")) for members in found]
+        sets = dict.fromkeys(members for members in kept if members)
         together = {name for members in sets for name in members}
         sets |= {(name,): None for name in self.models if name not in together}
         self.gateway["sets"] = [list(members) for members in sets]
         if costs := mapping(given.get("evict_costs")):
-            self.gateway["evict_costs"] = {models.get(name, name): cost for name, cost in costs.items()}
+            given_for = {models.get(name, name): cost for name, cost in costs.items()}
+            of_models = self._configured(list(given_for), "matrix.evict_costs")
+            if of_models:
+                self.gateway["evict_costs"] = {name: given_for[name] for name in of_models}

@@ -12,7 +12,6 @@ DEFAULT_LOAD_S, LEAST_LOAD_S, DEFAULT_STOP_S = 120, 15, 10
 SAME = {
     "name": "name",
     "description": "description",
-    "aliases": "aliases",
     "unlisted": "unlisted",
     "useModelName": "upstream_name",
     "checkEndpoint": "check",
@@ -21,7 +20,7 @@ SAME = {
 """What only has another name, if that."""
 ELSEWHERE = (
     *"macros cmd cmdStop proxy env ttl unloadTimeout healthCheckTimeout filters concurrencyLimit capabilities".split(),
-    "sendLoadingState",
+    *("sendLoadingState", "aliases"),
 )
 DROPPED = {
     "timeouts": "timeouts of connections cannot be set",
@@ -59,6 +58,8 @@ class ModelImport:
         if port:
             found["port"] = port
         found |= {ours: self._put(self._given[theirs]) for theirs, ours in SAME.items() if theirs in self._given}
+        if "aliases" in self._given:
+            found["aliases"] = self._aliases(self._put(self._given["aliases"]))
         found |= {"env": self._env(), "filters": self._filters(found), **self._times(), **self._limit()}
         if "sendLoadingState" in self._given:
             found["loading_updates"] = loading_updates(self._given["sendLoadingState"])
@@ -88,6 +89,14 @@ class ModelImport:
             return 0
         return int(found[1] or 80)
 
+    def _aliases(self, given: Any) -> Any:
+        """Some files write an alias as a mapping with its id."""
+        if not isinstance(given, list):
+            return given
+        if any(isinstance(alias, dict) and alias.keys() > {"id"} for alias in given):
+            self._remark("aliases", "changed: an alias is a name, and nothing else can be said of it")
+        return [alias.get("id", alias) if isinstance(alias, dict) else alias for alias in given]
+
     def _env(self) -> dict[str, str]:
         found: dict[str, str] = {}
         given = self._given.get("env", [])
@@ -106,9 +115,8 @@ class ModelImport:
         given = mapping(self._given.get("filters"))
         by_name = {str(_put_in(name, {"MODEL_ID": self._name})) for name in mapping(given.get("setParamsByID"))}
         aliases = found.get("aliases", [])
-        names = [name for name in sorted(by_name) if name not in (self._name, *aliases)]
-        if names:
-            found["aliases"] = [*aliases, *names]
+        if by_name and isinstance(aliases, list):
+            found["aliases"] = [*aliases, *(name for name in sorted(by_name) if name not in (self._name, *aliases))]
         known = {key: value for key, value in given.items() if key != "setParamsByID"}
         filters, remarks = filters_of(known, f"{self._where}.filters.", lambda text: str(_put_in(text, self._every)))
         self.remarks += remarks

@@ -125,6 +125,12 @@ def test_the_state_of_loading_is_text_in_a_chat_or_nothing(given: bool, ours: ob
     assert imported(with_model(sendLoadingState=given))[0].models["a"].loading_updates == ours
 
 
+def test_aliases_that_are_no_list_are_to_be_corrected_whatever_else_names_the_model() -> None:
+    given = with_model(aliases=3, filters={"setParamsByID": {"a:high": {"effort": 1}}})
+    told = dict(import_yaml(yaml.safe_dump(given))[1])
+    assert told["models.a.aliases"] == "must be corrected: must be a list, not 3"
+
+
 # What the two understand differently
 
 ONE = {"models": {"a": {"cmd": "a"}}, "apiKeys": ["k"]}
@@ -213,14 +219,65 @@ def test_serial_stays_serial_and_what_is_not_known_becomes_fifo() -> None:
 
 
 def test_what_was_wrong_before_is_told_as_to_be_corrected() -> None:
-    given = three(
-        groups={"g": {"members": ["nobody"]}}, hooks={"on_startup": {"preload": ["a"], "dance": 1}, "later": 2}
-    )
+    given = three(groups={"g": {"members": "b"}}, hooks={"on_startup": {"preload": ["a"], "dance": 1}, "later": 2})
     text, remarks = import_yaml(yaml.safe_dump(given))
     told = dict(remarks)
-    assert told["gateway.groups.g.members[0]"].startswith("must be corrected: there is no model 'nobody'")
+    assert told["gateway.groups.g.members"].startswith("must be corrected: must be a list, not 'b'")
     assert {"hooks.later", "hooks.on_startup.dance"} <= told.keys()
-    assert "nobody" in text
+    assert 'members = "b"' in text
+
+
+def test_models_that_are_not_in_the_file_are_left_out_of_all_that_names_them() -> None:
+    startup = {"on_startup": {"preload": ["nobody", "a"]}}
+    found, told = imported(three(groups={"g": {"members": ["b", "nobody"]}, "h": {"members": ["x"]}}, hooks=startup))
+    assert [group.members for group in found.config.groups] == [("b",), ("a", "c")]
+    assert found.config.preload == ("a",)
+    for where in ("hooks.on_startup.preload.nobody", "groups.g.members.nobody", "groups.h.members.x", "groups.h"):
+        assert told[where].startswith("left out: "), where
+    matrix = {"sets": {"s": "a & nobody", "t": "x | y"}, "evict_costs": {"a": 2, "x": 3}}
+    found, told = imported(three(matrix=matrix))
+    assert found.config.sets == Sets(members=(("a",), ("b",), ("c",)), evict_costs={"a": 2.0})
+    assert {"matrix.sets.nobody", "matrix.sets.x", "matrix.sets.y", "matrix.evict_costs.x"} <= told.keys()
+
+
+# A file in the manner of llama-swap's own example
+
+TOUR = Path(__file__).with_name("llama-swap-tour.yaml")
+TOUR_ENV = {"HOME": "/home/ann", "KEY_A": "a", "KEY_B": "b", "CLOUD_KEY": "c"}
+
+
+def toured(text: str) -> tuple[GatewaySettings, dict[str, str]]:
+    """The settings of an imported file, of which nothing must be corrected by hand."""
+    written_toml, remarks = import_yaml(text)
+    assert [remark for remark in remarks if "must be corrected" in remark.what] == []
+    return settings(written_toml, TOUR_ENV), dict(remarks)
+
+
+def test_a_tour_of_all_keys_needs_no_correction_by_hand() -> None:
+    found, told = toured(TOUR.read_text())
+    chat, secret, boxed = (found.models[name] for name in ("chat", "secret", "boxed"))
+    assert chat.command == (
+        "/opt/engine --port 9990 --weights /home/ann/shelf/chat.gguf --context 8192 --heat 0.3".split()
+    )
+    assert chat.aliases == ["talk", "gossip", "chat:more"]
+    assert (chat.port, chat.ttl_s, chat.loading_updates, chat.request_limit) == (9990, 5.0, False, None)
+    assert chat.metadata["note"] == "chat on 9990, with 8192" and chat.metadata["parts"] == [1, 0.3, {"of": "chat"}]
+    assert (secret.unlisted, secret.request_limit, secret.loading_updates, secret.ttl_s) == (True, 3, "text", 30.0)
+    assert boxed.stop_command == ["podman", "stop", "boxed"]
+    assert (len(found.keys), found.config.preload, list(found.peers)) == (3, ("chat",), ["far", "cloud"])
+    assert [(group.members, group.swap) for group in found.config.groups] == [
+        *((("boxed",), False), (("chat", "secret"), True)),
+    ]
+    assert chat.priority == 2
+    assert {"tailcat", "hooks.on_startup.profile", "peers.strange.proxy", "models.chat.aliases"} <= told.keys()
+
+
+def test_its_matrix_needs_none_either() -> None:
+    found, _ = toured(TOUR.read_text().replace("use: group", "use: matrix"))
+    assert found.config.sets == Sets(
+        members=(("chat", "boxed"), ("boxed",), ("chat", "boxed", "secret"), ("boxed", "secret")),
+        evict_costs={"chat": 20.0},
+    )
 
 
 # Files that are none
