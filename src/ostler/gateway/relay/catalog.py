@@ -67,6 +67,8 @@ def _load(instance: "Instance") -> int:
 class Catalog:
     def __init__(self) -> None:
         self.max_body_bytes = 0
+        self.version = 0
+        """Another one after each change of the configuration."""
         self.models: dict[str, Model] = {}
         self.names: dict[str, Model] = {}
         """By name and by alias."""
@@ -78,6 +80,7 @@ class Catalog:
     def configure(self, setup: Setup) -> set[Key]:
         """Models and keys that stay are the same objects: what is under way counts on. The keys that are there no
         more."""
+        self.version += 1
         self.max_body_bytes = setup.max_body_bytes
         self._origins = Origins(setup.names)
         self._cors = frozenset(one if one == ANY_ORIGIN else normalize(one) for one in setup.cors_origins)

@@ -113,28 +113,46 @@ class Relay:
 
     def look_at_head(self, request: Request, local: str) -> Refusal | None:
         """Who calls, before anything else; then whether the rest of the request is worth reading."""
-        head, origin = request.head, request.head.origin
-        if origin is not None and self.catalog.welcomes(origin):
-            request.cors, origin = CORS % origin.encode("latin-1"), None
-        if head.path != HEALTH and not (request.cors and request.is_preflight):
-            key = request.key = self.catalog.key_of(head.bearer, head.api_key)
-            if key is None:
-                return NO_KEY
-            if key.is_worker and not head.path.startswith(TUNNELS):
-                return TUNNELS_ONLY
-        fault = head.fault
-        if fault is None and head.hosts and not self.catalog.is_called_rightly(head.host, origin, local):
-            fault = NOT_OURS
-        if fault is None and request.length > self.catalog.max_body_bytes:
-            fault = too_large(self.catalog.max_body_bytes)
+        head, catalog = request.head, self.catalog
+        request.key_version = catalog.version
+        if head.approved_in == catalog.version and head.approved_at == local:
+            request.key, request.cors, fault = head.key, head.cors, None
+        else:
+            if (refusal := self._who_calls(request)) is not None:
+                return refusal
+            fault = self._fault_of(request, local)
+        if fault is None and request.length > catalog.max_body_bytes:
+            fault = too_large(catalog.max_body_bytes)
         if fault is not None:
             # Whoever wrote this may see another end of it than we do: nothing that follows is read.
             request.persistent = False
         return fault if fault is not None or not self.stopping else STOPPING
 
+    def _who_calls(self, request: Request) -> Refusal | None:
+        head = request.head
+        if head.origin is not None and self.catalog.welcomes(head.origin):
+            request.cors = CORS % head.origin.encode("latin-1")
+        if head.path == HEALTH or (request.cors and request.is_preflight):
+            return None
+        key = request.key = self.catalog.key_of(head.bearer, head.api_key)
+        if key is None:
+            return NO_KEY
+        return TUNNELS_ONLY if key.is_worker and not head.path.startswith(TUNNELS) else None
+
+    def _fault_of(self, request: Request, local: str) -> Refusal | None:
+        """A head without a fault is looked at again only when the configuration has changed."""
+        head = request.head
+        if head.fault is not None:
+            return head.fault
+        origin = None if request.cors else head.origin
+        if head.hosts and not self.catalog.is_called_rightly(head.host, origin, local):
+            return NOT_OURS
+        head.key, head.cors, head.approved_in, head.approved_at = request.key, request.cors, self.catalog.version, local
+        return None
+
     def begin(self, caller: Caller, request: Request) -> None:
-        key = request.key
-        if key is not None and self.catalog.key_of(request.head.bearer, request.head.api_key) is not key:
+        key, changed = request.key, request.key_version != self.catalog.version
+        if changed and key is not None and self.catalog.key_of(request.head.bearer, request.head.api_key) is not key:
             request.persistent = False
             caller.refuse(request, NO_KEY_ANY_MORE)  # it went while the body came
         elif key is None or not request.head.for_model:

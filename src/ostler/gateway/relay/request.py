@@ -3,8 +3,6 @@
 import hashlib
 import re
 import secrets
-from collections.abc import Iterator
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlencode
@@ -54,13 +52,13 @@ OWN_FOLDERS = (MODELS + b"/", TUNNELS, *HUB_FOLDERS)
 """What is answered here or by the hub; all else is for models."""
 
 
-def _make_ids() -> Iterator[bytes]:
-    """Ids of requests that differ from those of every other relay."""
-    prefix = secrets.token_hex(8).encode()
-    return (b"%b-%x" % (prefix, number) for number in count(1))
+_OF_THIS_RELAY = secrets.token_hex(8).encode()
+_numbers = count(1)
 
 
-_next_id = partial(next, _make_ids())
+def _next_id() -> bytes:
+    """An id that no other request of this or any other relay has."""
+    return b"%b-%x" % (_OF_THIS_RELAY, next(_numbers))
 
 
 class Head:
@@ -88,6 +86,11 @@ class Head:
     old = False
     """HTTP/1.0."""
     persistent = True
+    approved_in = -1
+    """The version of the catalog by which a request with this head was let in, by the key and the headers below."""
+    approved_at = ""
+    key: "Key | None" = None
+    cors = b""
     for_model = False
     """It is for a model's server, and for nobody here or in the hub."""
     fault: Refusal | None = None
@@ -108,6 +111,9 @@ class Head:
         elif name == b"host":
             self.hosts += 1
             self.host = value.decode("latin-1")
+        elif name == b"x-request-id":
+            if SENSIBLE_ID.fullmatch(given := value.strip()):
+                self.id = given
         elif name == b"origin":
             self.origin = value.decode("latin-1")
             self.lines.append(b"Origin: %b\r\n" % value)
@@ -130,8 +136,6 @@ class Head:
             self.expects = value.strip().lower()
         elif name == b"upgrade":
             self.upgrade = value.strip()
-        elif name == b"x-request-id" and SENSIBLE_ID.fullmatch(value.strip()):
-            self.id = value.strip()
 
     def is_complete(self, method: bytes, version: str, *, persistent: bool, upgrades: bool) -> None:
         self.method = method
@@ -190,7 +194,11 @@ class Request:
     """Of its body, as the head says."""
     refusal: Refusal | None = None
     key: "Key | None" = None
+    key_version = 0
+    """Of the catalog in which the key was found."""
     form: ModelField | None = None
+    id = b""
+    """By which the caller, the model's server and the hub's list of requests name it."""
     cors = b""
     """The headers by which a browser lets a page of another origin read the answer, if the origin is configured."""
     rest = b""
@@ -198,8 +206,8 @@ class Request:
 
     def __init__(self, spool: Spool, head: Head) -> None:
         self.head = head
-        self.id = head.id or _next_id()
-        """By which the caller, the model's server and the hub's list of requests name it."""
+        if head.method:  # it came before with another request
+            self.id = head.id or _next_id()
         self.target = head.target
         self.persistent = head.persistent
         self.body = Body(spool)
@@ -210,7 +218,7 @@ class Request:
         head.is_complete(
             method, version, persistent=persistent, upgrades=upgrades and not (self.length or head.chunked)
         )
-        self.id = head.id or self.id
+        self.id = head.id or _next_id()
         self.target = head.target
         self.persistent = persistent and not head.upgrades
 
@@ -261,6 +269,7 @@ class Request:
     @property
     def answer_lines(self) -> bytes:
         """The headers that every answer to it has."""
+        self.id = self.id or _next_id()
         return b"X-Request-Id: %b\r\n%b" % (self.id, self.cors)
 
     @property
