@@ -1,6 +1,7 @@
 """The rules of `fifo`, seen from outside, and its hot path."""
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from ostler.core.models import holder
 from ostler.gateway import control
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
+CALLS = 60
+"""Of each caller in a closed loop."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -278,3 +281,18 @@ async def test_a_model_that_nobody_uses_offers_its_room(gateway: RunningGateway)
 
 def _served(gateway: RunningGateway, name: str) -> int:
     return gateway.instance(name).served
+
+
+async def test_two_models_in_one_place_are_loaded_far_less_often_than_they_are_called(gateway: RunningGateway) -> None:
+    async def loads() -> int:
+        metrics = (await gateway.ask_hub("GET", "/metrics")).body.decode()
+        counts = re.findall(r'^ostler_model_load_seconds_count\{model="[ab]"\} (\S+)', metrics, re.MULTILINE)
+        return sum(int(float(count)) for count in counts)
+
+    async def calls(name: str) -> list[Answer]:
+        return [answer for _ in range(CALLS) for answer in await gateway.answered(gateway.call(name))]
+
+    before = await loads()
+    answers = [each for some in await asyncio.gather(*(calls(name) for name in "aaabbb")) for each in some]
+    assert {answer.status for answer in answers} == {200}
+    assert (await loads()) - before <= len(answers) / 10
