@@ -20,6 +20,7 @@ from ostler.gateway.core.events import (
     GateUsed,
     LoadDone,
     ModelFound,
+    PlaceChanged,
     PreloadAsked,
     RequestArrived,
     RequestCancelled,
@@ -35,7 +36,7 @@ from ostler.gateway.core.events import (
 from ostler.gateway.core.fifo import Fifo
 from ostler.gateway.core.machine import Machine
 from ostler.gateway.core.serial import Serial
-from ostler.gateway.core.state import SHUT
+from ostler.gateway.core.state import AWAY, CLOSED, HERE, SHUT
 
 ROOM = 4.0
 PLACES = ("near", "far")
@@ -58,6 +59,8 @@ class Process:
         self.through: set[int] = set()
         """Requests that went through its gate, of which the machine knows nothing."""
         self.draining = False
+        self.home = HERE
+        """How its worker is, as the machine was told."""
 
 
 class RandomGateway:
@@ -75,6 +78,8 @@ class RandomGateway:
         self.jobs = 0.0
         self.away = False
         """The machine takes nothing for the moment."""
+        self.homes = dict.fromkeys(PLACES, HERE)
+        """How the worker in each place is."""
         self.processes: dict[int, Process] = {}
         self.asked: dict[int, str] = {}
         self.answers: dict[int, str] = {}
@@ -104,13 +109,17 @@ class RandomGateway:
     # The ledger
 
     def fits(self, target: str, gone: Collection[int], coming: Mapping[int, str], beside: Collection[str] = ()) -> bool:
-        held = {load: process.model for load, process in self.processes.items()} | dict(coming)
-        staying = [model for load, model in held.items() if load not in gone]
+        held = {load: each.model for load, each in self.processes.items()} | dict(coming)
+        away = {load for load, each in self.processes.items() if self.homes[each.place] != HERE}
+        staying = [model for load, model in held.items() if load not in gone and load not in away]
         needed = self.jobs + sum(self.sizes[model] for model in (*staying, *beside, target))
-        return needed <= ROOM and not self.away
+        return needed <= ROOM and self._takes_work()
+
+    def _takes_work(self) -> bool:
+        return not self.away and HERE in self.homes.values()
 
     def could_hold(self, target: str) -> bool:
-        return self.sizes[target] <= ROOM and not self.away
+        return self.sizes[target] <= ROOM and self._takes_work()
 
     # Time
 
@@ -193,10 +202,13 @@ class RandomGateway:
             if (old := self._live(load)) is not None and (old.serving or old.through or load in self.gates):
                 raise Violation(f"{old.model} is evicted while it serves")
             self._stop(load)
-        if len(self.of(effect.model)) >= self._may_be(effect.model):
+        staying = [each for each in self.of(effect.model) if each.home == HERE]
+        if len(staying) >= self._may_be(effect.model):
             raise Violation(f"{effect.model} is started while as many processes of it are there as may be")
-        place = min(effect.load_s, key=lambda place: effect.load_s[place], default="")
-        place = place if place and self.rng.random() < 0.7 else self.rng.choice(PLACES)
+        open_places = [place for place in PLACES if self.homes[place] == HERE]
+        known = [place for place in effect.load_s if place in open_places]
+        place = min(known, key=lambda place: effect.load_s[place], default="")
+        place = place if place and self.rng.random() < 0.7 else self.rng.choice(open_places)
         process = self.processes[effect.load] = Process(effect.model, effect.load, place)
         # Those it evicts must be gone first; a load may be abandoned while it waits for them.
         self._begin_when_alone(process, [old for load in effect.evict if (old := self.processes.get(load)) is not None])
@@ -228,6 +240,7 @@ class RandomGateway:
             process.ready = True
             self.most = max(self.most, sum(each.ready and not each.ending for each in self.of(process.model)))
             self.tell(LoadDone(process.load, place=process.place))
+            self._tell_home(process)
             if not self.calm and self.rng.random() < self.faults["crash"]:
                 self.at(self.rng.expovariate(0.05), partial(self._crash, process))
 
@@ -316,6 +329,8 @@ class RandomGateway:
         if effect.request in self.answers or effect.request in self.flying:
             raise Violation(f"request {effect.request} was granted, and it is served or answered")
         process = self.processes.get(effect.load)
+        if process is not None and process.home != HERE:
+            raise Violation(f"request {effect.request} was granted to a process whose worker takes nothing")
         if process is None or not process.ready or process.model != self.asked[effect.request]:
             raise Violation(f"request {effect.request} was granted to process {effect.load}, which is not ready for it")
         self.flying[effect.request] = process
@@ -403,6 +418,26 @@ class RandomGateway:
         process.ready = True
         self.processes[process.load] = process
         self.tell(ModelFound(process.model, self.rng.choice("12"), process.load, process.place))
+        self._tell_home(process)
+
+    def change_place(self) -> None:
+        """A worker is drained, is cut off, or is back."""
+        place = self.rng.choice(PLACES)
+        self._move(place, self.rng.choice([home for home in (HERE, AWAY, CLOSED) if home != self.homes[place]]))
+
+    def _move(self, place: str, home: str) -> None:
+        self.homes[place] = home
+        for process in [each for each in self.processes.values() if each.place == place]:
+            self._tell_home(process)
+            if home == AWAY and self._live(process.load) is process and self.rng.random() < 0.5:
+                self._give_back(process)
+        self.tell(RoomChanged())
+
+    def _tell_home(self, process: Process) -> None:
+        home = self.homes[process.place]
+        if home != process.home and (home != AWAY or process.ready):
+            process.home = home
+            self.tell(PlaceChanged(process.load, home))
 
     def reconfigure(self) -> None:
         self.config = draw_config(self.rng, self.sizes)
@@ -414,6 +449,8 @@ class RandomGateway:
     def go_quiet(self) -> None:
         """No more faults and no more jobs."""
         self.calm = True
+        for place in PLACES:
+            self._move(place, HERE)
         self.change_room()
 
 
@@ -431,6 +468,8 @@ def run_seed(seed: int, *, asks: int = 40, kind: type[Serial] | type[Fifo] | Non
         random_gateway.yield_room,
         random_gateway.preload,
         random_gateway.find,
+        random_gateway.change_place,
+        random_gateway.change_place,
     )
     for _ in range(rng.choice((0, 3, 12))):
         random_gateway.at(rng.uniform(0.0, horizon), rng.choice(others))

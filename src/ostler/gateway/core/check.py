@@ -11,11 +11,16 @@ from ostler.gateway.core.explain import NOTHING, Blocked
 from ostler.gateway.core.fifo import Fifo
 from ostler.gateway.core.gates import may_be_open
 from ostler.gateway.core.machine import Machine
+from ostler.gateway.core.orders import DRAINED
 from ostler.gateway.core.serial import Serial
 from ostler.gateway.core.state import (
+    AWAY,
+    CLOSED,
     CLOSING,
+    HERE,
     IN_FLIGHT,
     LOADING,
+    MISSED,
     OPEN,
     QUEUED,
     READY,
@@ -103,11 +108,24 @@ def _instance_agrees_with_itself(state: State, instance: Instance) -> None:
     _need(served == 0 or instance.phase != LOADING, f"{name} serves before it is loaded")
     evicted = instance.phase == STOPPING and instance.ended_by == "evicted"
     _need(not (evicted and served), f"{name} was evicted while it served")
-    takes = instance.phase == READY and not instance.leaving and not instance.closed
+    takes = instance.phase == READY and instance.home == HERE and not instance.leaving and not instance.closed
     _need(takes or not instance.open, f"{name} takes requests and should not")
     _need(takes <= (instance.open or instance.paused_until > -math.inf), f"{name} takes no requests and should")
     _need(not instance.leaving or instance.phase != READY or instance.busy, f"{name} is to leave, is idle, and stays")
     _need(instance.gate == SHUT or instance.phase == READY, f"{name} has a gate and is {instance.phase}")
+    _home_agrees(state, instance)
+
+
+def _home_agrees(state: State, instance: Instance) -> None:
+    """Whether its worker takes work is known in one way only, and decides whether the process stays."""
+    name, home, is_ready = instance.model, instance.home, instance.phase == READY
+    _need(home in (HERE, AWAY, MISSED, CLOSED), f"the worker of {name} is {home}")
+    _need(home in (HERE, CLOSED) or instance.phase != LOADING, f"{name} is loaded where nobody can be reached")
+    awaited = state.away.get(instance.load) is instance
+    _need(awaited == (home == AWAY and is_ready), f"it is not known that the worker of {name} is waited for")
+    _need(home != CLOSED or not is_ready or bool(instance.leaving), f"the worker of {name} leaves, and it stays")
+    _need(home == CLOSED or not is_ready or instance.leaving != DRAINED, f"{name} leaves a worker that stays")
+    _need(home != MISSED or not instance.busy, f"{name} was given up while it served")
 
 
 def _nobody_waits_in_vain(state: State, now: float) -> None:
@@ -204,6 +222,9 @@ def _is_true(machine: Machine, model: str, blocked: Blocked, now: float) -> bool
             return any(each.busy for each in own)
         case "growing":
             return any(each.phase == LOADING for each in own)
+        case "away":
+            soon = blocked.until is not None and due is not None and now < blocked.until and due <= blocked.until
+            return soon or any(each.busy for each in own)
         case "turn":
             return state.flights > 0
         case "loading":

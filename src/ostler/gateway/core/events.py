@@ -61,6 +61,15 @@ class Stopped(msgspec.Struct):
 
     load: int
     error: str = ""
+    lost: bool = False
+    """Its worker left or was lost: the model is not to blame, and is wanted again."""
+
+
+class PlaceChanged(msgspec.Struct):
+    """The worker of a process leaves, comes back, or cannot be reached."""
+
+    load: int
+    home: str
 
 
 class ModelFound(msgspec.Struct):
@@ -139,6 +148,7 @@ Event = (
     | LoadDone
     | Stopped
     | ModelFound
+    | PlaceChanged
     | GateUsed
     | GateDrained
     | UnloadAsked

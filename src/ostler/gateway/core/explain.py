@@ -9,7 +9,7 @@ import msgspec
 from ostler.gateway.core import growth
 from ostler.gateway.core.eviction import Capacity, Policy, drain_s, fits, may_go, may_go_now
 from ostler.gateway.core.refusals import NOWHERE_S
-from ostler.gateway.core.state import IN_FLIGHT, LOADING, READY, STOPPING, Instance, Request, State
+from ostler.gateway.core.state import AWAY, HERE, IN_FLIGHT, LOADING, MISSED, READY, STOPPING, Instance, Request, State
 
 if TYPE_CHECKING:
     from ostler.gateway.core.turns import Turns
@@ -56,7 +56,7 @@ def blocked_in_serial(state: State, capacity: Capacity, request: Request, now: f
     first = next(iter(state.waiting.values()))
     if first is not request:
         return Blocked("order", [first.model])
-    if own := state.of(request.model):
+    if own := [each for each in state.of(request.model) if each.home != MISSED]:
         return _blocked_by_itself(own, now)
     seen = state.learnt[request.model]
     if now < seen.held_until:
@@ -123,8 +123,11 @@ def _blocked_by_itself(there: Collection[Instance], now: float) -> Blocked:
     ready = [each for each in there if each.phase == READY]
     if taking := [each for each in ready if each.open]:
         return Blocked("limit") if all(each.in_flight >= each.limit for each in taking) else Blocked(NOTHING)
-    if paused := [each.paused_until for each in ready if now < each.paused_until and not (each.leaving or each.closed)]:
+    staying = [each for each in ready if each.home == HERE and not (each.leaving or each.closed)]
+    if paused := [each.paused_until for each in staying if now < each.paused_until]:
         return Blocked("paused", until=min(paused))
+    if away := [each.away_until for each in ready if each.home == AWAY and not each.leaving]:
+        return Blocked("away", until=min(away))
     if closed := [each.promised_to for each in ready if each.closed]:
         return Blocked("turn over", closed[:1])
     if leaving := [each.leaving for each in ready if each.leaving]:
@@ -147,6 +150,7 @@ LEAVING = {
     "idle": "nobody had asked for it for long",
     "shutdown": "the gateway is shutting down",
     "surplus": "the configuration allows fewer processes of it",
+    "drained": "its worker takes no new work",
 }
 
 
@@ -172,6 +176,7 @@ def sentence(model: str, blocked: Blocked, now: float) -> str:
         "nowhere": f"No machine that takes work could hold {model!r}; if none comes within {left} it is refused.",
         "itself stopping": f"{model!r} is being stopped, and is loaded anew after that.",
         "itself leaving": f"{model!r} ends what it serves and is then stopped: {LEAVING.get(''.join(blocked.by))}.",
+        "away": f"The worker of {model!r} cannot be reached; in {left} it is loaded elsewhere, where there is room.",
         "turn over": f"{model!r} has had its turn and gives its room to {names}.",
         "paused": f"{model!r} failed a request; whether it still runs is known in {left}.",
         "limit": f"{full}.",

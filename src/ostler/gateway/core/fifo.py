@@ -192,7 +192,7 @@ class Fifo(Machine):
         """Only into room that nobody uses or waits for."""
         effects: list[Effect] = []
         for model in list(self.state.preloads) if not self.state.line else ():
-            if self.state.of(model):
+            if any(each.counts for each in self.state.of(model)):
                 del self.state.preloads[model]
             else:
                 effects += self.preload(model, now)

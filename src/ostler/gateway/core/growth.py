@@ -24,7 +24,8 @@ class Growth(NamedTuple):
 
 
 def look(state: State, turns: "Turns", model: str, now: float) -> Growth:
-    there, recipe, seen = state.of(model), state.catalogue.recipes[model], state.learnt[model]
+    there = [each for each in state.of(model) if each.counts]
+    recipe, seen = state.catalogue.recipes[model], state.learnt[model]
     staying = [each for each in there if each.stays]
     all_serve = all(each.phase == LOADING or each.open for each in staying)
     if len(there) >= recipe.max_instances or recipe.concurrency is None or not staying or not all_serve:

@@ -24,7 +24,7 @@ from ostler.gateway.core.explain import Blocked, Place
 from ostler.gateway.core.learnt import STEADY_S, LoadTimes
 from ostler.gateway.core.models import Config
 from ostler.gateway.core.refusals import NOWHERE_S
-from ostler.gateway.core.state import IN_FLIGHT, LOADING, QUEUED, READY, Instance, Request, State
+from ostler.gateway.core.state import HERE, IN_FLIGHT, LOADING, MISSED, QUEUED, READY, Instance, Request, State
 
 PAUSE_S = 1.0
 """How long the word about a process that has died may be behind the word about its requests."""
@@ -84,6 +84,8 @@ class Machine(ABC):
         open gate through which nobody goes is no use of it: it is closed and drained when the job asks."""
         instance = self.state.present.get(load)
         if instance is None or instance.in_flight or instance.through_gate or not may_go(self.state, instance, ""):
+            return None
+        if instance.home != HERE:
             return None
         horizon_s = HORIZON_LOADS * self.state.load_s(instance.model, now)
         return reload_loss(self.state, instance, horizon_s, now)
@@ -228,6 +230,7 @@ class Machine(ABC):
         return None
 
     def _after_flight(self, instance: Instance, now: float) -> list[Effect]:
+        self.state.miss(now)
         return self._leave_if_idle(instance) + self._flight_ended(instance, now)
 
     def _leave_if_idle(self, instance: Instance) -> list[Effect]:
@@ -256,6 +259,8 @@ class Machine(ABC):
     def start(
         self, model: str, waiters: Iterable[Request], evict: list[Instance], now: float, *, preload: bool = False
     ) -> list[Effect]:
+        missed = [each for each in self.state.of(model) if each.home == MISSED and each.phase == READY]
+        effects = self.stop([each for each in missed if each not in evict], "missed")
         seen, places = self.state.learnt[model], {victim.place for victim in evict}
         known_s = [self.state.load_at(model, place, now) for place in places]
         for victim in evict:
@@ -264,7 +269,7 @@ class Machine(ABC):
         instance = self.state.begin(model, expected_s, now)
         instance.preload = preload
         loads = sorted(victim.load for victim in evict)
-        effects: list[Effect] = [StartLoad(instance.load, model, loads, dict(seen.places))]
+        effects.append(StartLoad(instance.load, model, loads, dict(seen.places)))
         for request in list(waiters):
             self.state.join(request, instance)
             effects.append(self.tell(request))
@@ -281,6 +286,11 @@ class Machine(ABC):
             return []
         del self.state.preloads[model]
         return self.start(model, (), [], now, preload=True)
+
+    def want_again(self, model: str) -> None:
+        """Have it loaded as soon as there is free room: it was loaded, and went only because its worker did."""
+        if model in self.state.catalogue.recipes and not self.state.closing:
+            self.state.preloads[model] = None
 
     def stop(self, instances: list[Instance], reason: str) -> list[Effect]:
         if not instances:
@@ -341,6 +351,8 @@ class Machine(ABC):
             seen.forgive()
         if event.error and instance.phase == READY:
             seen.failed(event.error, now)
+        if event.lost and instance.phase == READY and not instance.leaving:
+            self.want_again(model)
         self.state.is_gone(instance)
         effects: list[Effect] = []
         if self.is_hopeless(model, now):
@@ -355,7 +367,10 @@ class Machine(ABC):
 
     def _gate_drained(self, event: GateDrained, now: float) -> list[Effect]:
         instance = gates.drained(self.state, event, now)
-        return [] if instance is None else self._leave_if_idle(instance) + self.settle(now)
+        if instance is None:
+            return []
+        self.state.miss(now)
+        return self._leave_if_idle(instance) + self.settle(now)
 
     def _tell_unloaded(self, gone: Instance) -> list[Effect]:
         for unloading in self.state.unloading:
@@ -367,4 +382,5 @@ class Machine(ABC):
     def _time_passed(self, now: float) -> list[Effect]:
         idle = self.state.idle_too_long(now)
         effects = [effect for instance in idle for effect in orders.leave(self, instance, "idle", now)]
-        return effects + self.settle(now) if idle or self.state.look_at <= now else []
+        missed = self.state.miss(now)
+        return effects + self.settle(now) if idle or missed or self.state.look_at <= now else []

@@ -8,26 +8,33 @@ from ostler.gateway.core.events import (
     ConfigChanged,
     LoadTimesKnown,
     ModelFound,
+    PlaceChanged,
     PreloadAsked,
     ShutdownAsked,
     UnloadAsked,
     YieldAsked,
 )
 from ostler.gateway.core.models import Catalogue
-from ostler.gateway.core.state import READY, STOPPING, Instance, Unloading
+from ostler.gateway.core.state import AWAY, CLOSED, LOADING, MISSED, READY, STOPPING, Instance, Unloading
 
 if TYPE_CHECKING:
     from ostler.gateway.core.machine import Machine
 
 RECIPE = ("changed", "removed", "surplus")
 """Why a process leaves that another configuration would keep."""
-Order = ModelFound | LoadTimesKnown | UnloadAsked | PreloadAsked | YieldAsked | ConfigChanged | ShutdownAsked
+DRAINED = "drained"
+"""Why a process leaves whose worker does."""
+Order = (
+    ModelFound | PlaceChanged | LoadTimesKnown | UnloadAsked | PreloadAsked | YieldAsked | ConfigChanged | ShutdownAsked
+)
 
 
 def obey(machine: "Machine", order: Order, now: float) -> list[Effect]:
     match order:
         case ModelFound():
             return _found(machine, order, now)
+        case PlaceChanged():
+            return _move(machine, order, now)
         case LoadTimesKnown():
             return _know(machine, order)
         case UnloadAsked():
@@ -50,6 +57,40 @@ def _found(machine: "Machine", found: ModelFound, now: float) -> list[Effect]:
     unwanted = "shutdown" if state.closing else _unwanted(machine, instance)
     effects = leave(machine, instance, unwanted, now) if unwanted else []
     return effects + machine.settle(now)
+
+
+def _move(machine: "Machine", moved: PlaceChanged, now: float) -> list[Effect]:
+    state = machine.state
+    instance = state.present.get(moved.load)
+    if instance is None or (moved.home == AWAY and (instance.phase != READY or instance.home == MISSED)):
+        return machine.settle(now)  # a load is waited for until its own time is over, wherever it runs
+    state.move_home(instance, moved.home, now)
+    state.miss(now)  # at once, where a load takes no time
+    effects: list[Effect] = []
+    if moved.home == CLOSED and instance.phase != STOPPING:
+        effects = _leave_with_worker(machine, instance, now)
+    elif instance.phase == READY:
+        effects = _stay_with_worker(machine, instance, now)
+    return effects + machine.settle(now)
+
+
+def _leave_with_worker(machine: "Machine", instance: Instance, now: float) -> list[Effect]:
+    """Those who wait for its load wait for one elsewhere; what was ready is wanted again."""
+    waiters = list(instance.waiters.values())
+    if not instance.leaving and (instance.phase == READY or instance.preload):
+        machine.want_again(instance.model)
+    if instance.phase == LOADING:
+        instance.leaving = DRAINED
+        return machine.stop([instance], DRAINED) + machine.back_to_line(waiters)
+    return leave(machine, instance, instance.leaving or DRAINED, now)
+
+
+def _stay_with_worker(machine: "Machine", instance: Instance, now: float) -> list[Effect]:
+    if instance.leaving == DRAINED:
+        instance.leaving = ""
+        instance.reopen(now)
+    unwanted = "" if instance.leaving else _unwanted(machine, instance)
+    return leave(machine, instance, unwanted, now) if unwanted else []
 
 
 def _unwanted(machine: "Machine", instance: Instance) -> str:
@@ -133,7 +174,7 @@ def _configure(machine: "Machine", catalogue: Catalogue, now: float) -> list[Eff
 def _follow_recipe(machine: "Machine", instance: Instance, now: float) -> list[Effect]:
     """A process goes on only with the recipe it was started with; who waits for it waits for the next one."""
     if instance.leaving in RECIPE:
-        instance.leaving = ""
+        instance.leaving = DRAINED if instance.home == CLOSED else ""
         instance.reopen(now)
     unwanted = _unwanted(machine, instance) if instance.stays else ""
     if not unwanted:

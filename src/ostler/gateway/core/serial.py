@@ -4,7 +4,7 @@ from ostler.gateway.core import explain
 from ostler.gateway.core.effects import Effect
 from ostler.gateway.core.explain import Blocked
 from ostler.gateway.core.machine import Machine
-from ostler.gateway.core.state import LOADING, STOPPING, Instance, Request
+from ostler.gateway.core.state import LOADING, MISSED, STOPPING, Instance, Request
 
 
 class Serial(Machine):
@@ -32,7 +32,8 @@ class Serial(Machine):
             return effects
         if request is None:
             return effects + self._preload(now)
-        own = max(state.of(request.model), key=lambda each: each.phase != STOPPING, default=None)
+        there = (each for each in state.of(request.model) if each.home != MISSED)
+        own = max(there, key=lambda each: each.phase != STOPPING, default=None)
         if own is None:
             return effects + self._load(request, now)
         if own.phase == LOADING:
@@ -67,8 +68,9 @@ class Serial(Machine):
     def _preload(self, now: float) -> list[Effect]:
         """The first that can be, into an empty memory."""
         for model in list(self.state.preloads):
-            if self.state.present:
+            if any(each.counts for each in self.state.present.values()):
                 self.state.preloads.clear()
+            if self.state.present:
                 break
             if effects := self.preload(model, now):
                 return effects

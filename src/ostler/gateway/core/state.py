@@ -18,6 +18,9 @@ from ostler.gateway.core.models import Catalogue, Config, Recipe
 
 LOADING, READY, STOPPING, GONE = "loading", "ready", "stopping", "gone"
 ARRIVING, QUEUED, WAITING_FOR_LOAD, IN_FLIGHT = "arriving", "queued", "waiting for a load", "in flight"
+HERE, AWAY, MISSED, CLOSED = "here", "away", "missed", "closed"
+"""The worker of a process: takes work; cannot be reached, and is waited for; was waited for long enough; takes no new
+work, so that its processes leave."""
 SHUT, OPEN, CLOSING = "shut", "open", "closing"
 """A gate: requests are asked for one by one; go by without asking; are asked for, and some that went by are still
 there."""
@@ -48,9 +51,15 @@ class Instance(msgspec.Struct, eq=False):
     """How long its load will take, by all that was known when it began."""
     place: str = ""
     """The worker it runs on, once it is ready."""
+    home: str = HERE
+    """How its worker is, as was last told."""
+    away_until: float = -math.inf
+    """Until then it is waited for, while its worker cannot be reached."""
     phase: str = LOADING
     waiters: dict[int, Request] = {}
     """Those who are served when the load is done."""
+    waited: dict[str, int] = {}
+    """How many requests of each user have waited for the load so far."""
     preload: bool = False
     in_flight: int = 0
     ready_at: float = 0.0
@@ -89,10 +98,17 @@ class Instance(msgspec.Struct, eq=False):
     @property
     def stays(self) -> bool:
         """Will serve, now or later, for all that was decided."""
-        return self.phase == LOADING or (self.phase == READY and not self.leaving)
+        return self.counts and (self.phase == LOADING or (self.phase == READY and not self.leaving))
+
+    @property
+    def counts(self) -> bool:
+        """Is one of the processes that its model may have. One on a worker that leaves or is missed is not: others take
+        its place before it is gone."""
+        return self.home in (HERE, AWAY)
 
     def reopen(self, now: float) -> None:
-        self.open = self.phase == READY and not self.leaving and not self.closed and self.paused_until <= now
+        takes = self.phase == READY and self.home == HERE and not self.leaving and not self.closed
+        self.open = takes and self.paused_until <= now
 
 
 class Unloading(msgspec.Struct, eq=False):
@@ -113,6 +129,8 @@ class State:
         self.present: dict[int, Instance] = {}
         self._of: dict[str, dict[int, Instance]] = {}
         self.loads: dict[int, Instance] = {}
+        self.away: dict[int, Instance] = {}
+        """Ready processes whose worker cannot be reached and is waited for."""
         self.requests: dict[int, Request] = {}
         self.per_model: Counter[str] = Counter()
         """Of `requests`, how many each model has."""
@@ -193,6 +211,7 @@ class State:
         self._detach(request)
         request.place, request.on = WAITING_FOR_LOAD, instance
         instance.waiters[request.id] = request
+        instance.waited[request.user] = instance.waited.get(request.user, 0) + 1
         self._waits(request)
 
     def fly(self, request: Request, instance: Instance, now: float) -> None:
@@ -297,7 +316,7 @@ class State:
 
     def lacks_process(self, model: str) -> bool:
         """It has none that stays, and may have another."""
-        there = self.of(model)
+        there = [each for each in self.of(model) if each.counts]
         return len(there) < self.catalogue.max_instances(model) and not any(each.stays for each in there)
 
     def want_room(self) -> list[str]:
@@ -335,6 +354,7 @@ class State:
         instance.phase, instance.ended_by = STOPPING, reason
         instance.promised_to, instance.closed, instance.open, instance.gate = "", False, False, SHUT
         instance.through_gate = 0
+        self.away.pop(instance.load, None)
 
     def is_gone(self, instance: Instance) -> None:
         self.loads.pop(instance.load, None)
@@ -344,6 +364,26 @@ class State:
         if not siblings:
             del self._of[instance.model]
         instance.phase, instance.open, instance.gate = GONE, False, SHUT
+        self.away.pop(instance.load, None)
+
+    def move_home(self, instance: Instance, home: str, now: float) -> None:
+        """A worker that cannot be reached has as long to come back as another load would take: then waiting costs at
+        most twice as much as the better of the two choices."""
+        instance.home = home
+        self.away.pop(instance.load, None)
+        if home == AWAY:
+            self.away[instance.load] = instance
+            instance.away_until = now + self.learnt[instance.model].best_load_s
+        instance.reopen(now)
+
+    def miss(self, now: float) -> list[Instance]:
+        """Give up waiting for workers whose time to come back is over. A process that may still serve is not given
+        up: its connections may outlive the one to the hub."""
+        missed = [each for each in self.away.values() if each.away_until <= now and not each.busy]
+        for each in missed:
+            each.home = MISSED
+            del self.away[each.load]
+        return missed
 
     def coming(self) -> dict[int, str]:
         return {load: instance.model for load, instance in self.loads.items()}
@@ -382,6 +422,7 @@ class State:
 
     def due(self) -> float | None:
         at = min(self.look_at, self._idle_ends[0][0] if self._idle_ends else math.inf)
+        at = min([at, *(each.away_until for each in self.away.values() if not each.busy)])
         return None if at == math.inf else at
 
 
