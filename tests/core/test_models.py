@@ -7,7 +7,7 @@ import pytest
 from tests.core.core_fleet import CoreFleet, new_job
 from tests.core.test_holds import held, passed_over
 
-from ostler.core.effects import AskYield
+from ostler.core.effects import AskYield, Refuse
 from ostler.core.events import ModelLoad, ModelPriced
 from ostler.core.models import PRIORITY, could_place, in_the_way
 from ostler.domain import states
@@ -43,6 +43,40 @@ def test_what_the_evicted_leave_is_the_new_models_and_nobody_elses() -> None:
     core.end("a", "cancelled")
     assert core.where("b") == "box"
     assert core.where("job") == ""
+
+
+@pytest.mark.parametrize("placed", ["assigned", "running"])
+def test_a_model_that_its_worker_hands_back_ends_and_is_not_placed_again(placed: str) -> None:
+    """Its address would be another one, and the gateway decides on the next load."""
+    core = core_with_one_gpu()
+    core.worker("other", gpus=1, vram=24, service_slots=8)
+    load(core, "a", gpu_count=1)
+    if placed == "running":
+        core.start("a")
+    core.end("a", "returned", fault="drain")
+    assert core.state("a") == states.CANCELLED and core.where("a") == ""
+    core.wait(100.0)
+    assert core.state("a") == states.CANCELLED
+
+
+def test_a_model_whose_worker_comes_back_without_it_ends() -> None:
+    core = core_with_one_gpu()
+    load(core, "a", gpu_count=1)
+    core.leave("box")
+    core.register("box")
+    assert core.state("a") == states.CANCELLED
+
+
+def test_a_models_process_is_not_requeued() -> None:
+    core = core_with_one_gpu()
+    load(core, "a", gpu_count=1)
+    core.start("a")
+    core.requeue("a")
+    [refused] = core.of(Refuse)
+    assert "gateway loads the model anew" in str(refused.error) and core.state("a") == states.RUNNING
+    core.end("a")
+    core.requeue("a")
+    assert core.of(Refuse) and core.state("a") == states.SUCCEEDED
 
 
 def test_a_model_never_takes_the_room_of_a_job() -> None:

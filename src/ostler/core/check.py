@@ -142,6 +142,7 @@ def _job_agrees_with_its_tasks(fleet: Fleet, job: Job) -> None:
         has_room = task.holder is not None and task.holder.id == task.attempt
         _need(not placed or has_room or task.done, f"{task.id} is {task.state} without room")
         if task.state == states.PENDING:
+            _need(not job.terms.model, f"{task.id} is one process of a model, and waits for a second start")
             _need(
                 (task.index in waiting) == (task.holder is None and not task.resting),
                 f"{task.id} is pending, neither waiting nor held, or both",

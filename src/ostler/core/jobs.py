@@ -248,6 +248,10 @@ def cancel(fleet: Fleet, event: CancelRequested, now: float) -> list[Effect]:
 def requeue(fleet: Fleet, event: RequeueRequested, now: float) -> list[Effect]:
     """Run again, from any state: fenced first, placed when the old process is gone."""
     job = fleet.jobs.get(event.job_id)
+    known = job or event.ended
+    if known is not None and known.terms.model:
+        detail = f"{event.job_id} is one process of a model; the gateway loads the model anew when it is asked for"
+        return [Refuse(ref=event.ref, error=Conflict(detail))]
     if job is None:
         if event.ended is None or event.job_id in fleet.touched.gone.jobs:
             return [Refuse(ref=event.ref, error=NotFound(f"there is no job {event.job_id}"))]

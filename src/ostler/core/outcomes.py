@@ -90,7 +90,10 @@ def lost(fleet: Fleet, task: Task, reason: str, now: float) -> list[Effect]:
 
 
 def again(fleet: Fleet, task: Task, reason: str, now: float) -> list[Effect]:
-    """It goes back to the queue, at no cost; of a gang, all members do, and the machines they leave are kept for it."""
+    """It goes back to the queue, at no cost; of a gang, all members do, and the machines they leave are kept for it.
+    A model's job ends: each of its processes is a job of its own, and the gateway decides on the next one."""
+    if task.job.terms.model:
+        return _end(fleet, task, reason, now, states.CANCELLED)
     if not task.job.is_gang:
         attempts.back_to_pending(fleet, task, reason, now)
         return []
