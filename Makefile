@@ -24,7 +24,7 @@ PAGES := src/ostler/dashboard/static/index.html
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help help-all setup demo test test-all check format docs wheel dashboard reference new-user systemd engine ray originals go typescript schemathesis bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-dashboard bench-foresight pictures compiled wheel-compiled test-compiled sim planted crash chaos lock audit-deps clean distclean
+.PHONY: help help-all setup demo test test-all check format docs wheel dashboard reference new-user systemd engine ray originals rolling go typescript schemathesis bench bench-peers bench-growth bench-crowd bench-logs bench-gateway bench-dashboard bench-foresight pictures compiled wheel-compiled test-compiled sim planted crash chaos lock audit-deps clean distclean
 
 # A target with `## ` is listed by `make help`, one with `#: ` by `make help-all`.
 help: #: list the targets that people use
@@ -111,6 +111,9 @@ ray: $(STAMP) #: the bridge before a real Ray of two nodes: jobs, gangs, maps, a
 
 originals: $(STAMP) #: the worked cases of the scheduler's page with workers of the original make, fifty times each (a minute)
 	@OSTLER_TEST_ROUNDS=50 $(BIN)/pytest -n $(WORKERS) --dist worksteal tests/originals/test_worked_cases.py $(ARGS)
+
+rolling: $(STAMP) #: restarts three workers in turn under load, ten times each: no request is lost (four minutes)
+	@OSTLER_TEST_ROUNDS=10 $(BIN)/pytest tests/gateway/e2e/test_restarts.py -k rolling $(ARGS)
 
 go: $(STAMP) #: a worker written in Go at a real hub (needs golang and golang-github-gorilla-websocket-dev of Debian)
 	@OSTLER_TEST_GO=1 $(BIN)/pytest tests/originals/test_go_program.py $(ARGS)

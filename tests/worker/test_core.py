@@ -339,6 +339,16 @@ def test_a_drain_is_told_at_once_and_stops_services_but_not_batch_tasks() -> Non
     assert stop == StopTask(attempt="a2", reason="drain", grace_s=10.0)
 
 
+def test_a_drain_lets_models_go_on_until_the_gateway_stops_them_or_the_drain_ends() -> None:
+    state = worker()
+    do(state, Assigned(order("a1", type="model")), Assigned(order("a2", type="model")))
+    assert not [effect for effect in do(state, DrainAsked()) if isinstance(effect, StopTask)]
+    [stop] = do(state, CancelAsked(task_id="t", attempt="a1", reason="drained", grace_s=3.0))
+    assert isinstance(stop, StopTask) and stop.attempt == "a1"
+    do(state, ended("a1", 143, stopped=stop.reason))
+    assert do(state, DrainEnded(grace_s=2.0)) == [StopTask(attempt="a2", reason="drain", grace_s=2.0)]
+
+
 def test_a_draining_worker_hands_new_work_back_and_asks_for_none() -> None:
     state = worker()
     do(state, DrainAsked())

@@ -13,6 +13,7 @@ const LOOKS: Record<string, [look: string, sign: string]> = {
   busy: ["running", "◉"],
   offline: ["bad", "✕"],
   draining: ["waiting", "◐"],
+  unreachable: ["waiting", "◌"],
   cooling: ["waiting", "◌"],
   completed: ["good", "✓"],
   claimed: ["running", "◔"],

@@ -119,7 +119,8 @@ def _about_the_worker(
             return _say_hello(state, now) if is_news else []  # the hub places jobs by it
         case DrainAsked():
             state.draining = True
-            services = [hold for hold in state.held.values() if hold.facts.service]
+            # A model finishes the requests in flight: the gateway stops it after them, or the end of the drain does.
+            services = [hold for hold in state.held.values() if hold.facts.service and not hold.facts.model]
             waiting = [CallBack(attempt=hold.attempt) for hold in state.held.values() if hold.after]
             return [*_say_hello(state, now), *waiting, *_stop_for_drain(services, GRACE_S)]
         case DrainEnded():

@@ -79,6 +79,9 @@ class Facts(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     pool: str = "batch"
     service: bool = False
+    """A service or a model: it runs until it is stopped."""
+    model: bool = False
+    """The gateway sends requests to it, and stops it."""
     devices: tuple[int, ...] = ()
     whole: bool = False
     """The devices are held alone, not shared."""
@@ -164,6 +167,7 @@ def understand(message: JobAssign) -> Order:
     facts = Facts(
         pool=spec.slot_pool or ("service" if service else "batch"),
         service=service,
+        model=spec.type == "model",
         devices=tuple(message.devices),
         whole=spec.gpu_count > 0 if message.whole is None else message.whole,
         call=payload is not None,

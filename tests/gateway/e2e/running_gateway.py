@@ -89,7 +89,7 @@ class RunningGateway:
         """What the relay has said to the hub."""
         self._port = 0
         self._gateway_port = 0
-        self._worker: subprocess.Popen[bytes] | None = None
+        self._workers: dict[str, subprocess.Popen[bytes]] = {}
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("OSTLER_")}
         self.environment |= {"OSTLER_STATE_DIR": str(self.state), "NO_COLOR": "1"}
 
@@ -172,12 +172,12 @@ class RunningGateway:
 
     # Workers
 
-    def start_worker(self, offer: Document | None = None, name: str = "box") -> None:
+    def start_worker(self, offer: Document | None = None, name: str = "box", drain_s: float = 0.1) -> None:
         file = self.folder / f"{name}.toml"
         if offer is not None:
             file.write_text(to_toml(offer))
-        arguments = ("worker", "--name", name, "--offer", str(file), "--drain-seconds", "0.1")
-        self._worker = self._start(arguments, self.folder / f"{name}.log")
+        arguments = ("worker", "--name", name, "--offer", str(file), "--drain-seconds", str(drain_s))
+        self._workers[name] = self._start(arguments, self.folder / f"{name}.log")
 
     def _start(self, arguments: tuple[str, ...], file: Path) -> "subprocess.Popen[bytes]":
         with file.open("ab") as log:
@@ -185,14 +185,33 @@ class RunningGateway:
                 [*OSTLER, *arguments], env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
-    def kill_worker(self) -> None:
-        assert self._worker is not None
-        self._worker.kill()
-        self._worker.wait(WAIT_S)
+    def kill_worker(self, name: str = "box") -> None:
+        worker = self._workers.pop(name)
+        worker.kill()
+        worker.wait(WAIT_S)
+
+    def kill_supervisors(self, name: str = "box") -> None:
+        for process in processes_with(str(self.state / "workers" / name)):
+            if "supervisor" in " ".join(process.cmdline()):
+                process.kill()
+
+    def tell_worker_to_leave(self, name: str = "box") -> None:
+        """SIGTERM."""
+        self._workers[name].terminate()
+
+    async def worker_has_left(self, name: str = "box") -> None:
+        assert await asyncio.to_thread(self._workers.pop(name).wait, WAIT_S) == 0
 
     async def worker_is_there(self) -> bool:
         workers = self.hub.loop.fleet.workers.values()
         return any(worker.session and worker.slots is not None for worker in workers)
+
+    async def workers_are_there(self, *names: str) -> None:
+        def such() -> bool:
+            workers = self.hub.loop.fleet.workers
+            return all(name in workers and workers[name].is_open for name in names)
+
+        await self.until(such, f"{names} are there")
 
     # Calls
 
@@ -316,10 +335,11 @@ class RunningGateway:
         assert not broken, broken
 
     async def close(self) -> None:
-        if self._worker is not None:
+        for worker in self._workers.values():
             with contextlib.suppress(ProcessLookupError):
-                self._worker.send_signal(signal.SIGTERM)
-            await asyncio.to_thread(self._worker.wait, WAIT_S)
+                worker.send_signal(signal.SIGTERM)
+        for worker in self._workers.values():
+            await asyncio.to_thread(worker.wait, WAIT_S)
         with contextlib.suppress(Exception):
             await self.stop_hub()
         self.servers.close()

@@ -16,6 +16,7 @@ STATES = {
     "loading": ("◐", "cyan"),
     "found": ("◐", "cyan"),
     "draining": ("◐", "bold yellow"),
+    "unreachable": ("◌", "bold yellow"),
     "stopping": ("◐", "yellow"),
     "stopped": ("○", "bright_black"),
     "backing_off": ("✗", "bold red"),

@@ -373,7 +373,7 @@ class State:
         self.away.pop(instance.load, None)
         if home == AWAY:
             self.away[instance.load] = instance
-            instance.away_until = now + self.learnt[instance.model].best_load_s
+            instance.away_until = now + self.best_load_s(instance.model, now)
         instance.reopen(now)
 
     def miss(self, now: float) -> list[Instance]:

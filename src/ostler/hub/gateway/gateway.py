@@ -18,11 +18,13 @@ from ostler.gateway import control
 from ostler.gateway.core import effects, events, refusals
 from ostler.gateway.core.models import Catalogue
 from ostler.gateway.core.scheduler import Scheduler, make
+from ostler.gateway.core.state import AWAY
 from ostler.gateway.settings import GatewaySettings, Seen
 from ostler.hub.gateway.activity import Activity, Ended
 from ostler.hub.gateway.callers import Callers
 from ostler.hub.gateway.capacity import LedgerCapacity
 from ostler.hub.gateway.counts import Counts
+from ostler.hub.gateway.homes import Homes
 from ostler.hub.gateway.instances import CLOSING, LOADING, OPEN, READY, SHUT, Instance, Instances
 from ostler.hub.gateway.link import Link
 from ostler.hub.gateway.memory import Memory
@@ -81,6 +83,7 @@ class Gateway:
         self.activity = Activity()
         self.processes = Processes(loop, settings, self.instances, self.memory, log_tail, self._became, self._step)
         self.prices = Prices(loop, lambda load, now: self.scheduler.price(load, now))
+        self.homes = Homes(loop.fleet, self.instances, self._step)
         self.tunnels = Tunnels(loop.fleet, relays, self.link.say)
         self.peers = Peers(settings)
         self.errors = self.processes.errors
@@ -149,6 +152,7 @@ class Gateway:
             self.prices.anew(one)  # who was promised its room by the former one asks again
             if one.phase == READY:
                 self._step(events.ModelFound(one.model, one.digest, one.load, one.worker))
+        self.homes.look_anew()
         for request, waited in list(self._waiting.items()):
             self._step(events.RequestArrived(request, waited.model, user=waited.user))
         self.wishes.ask_again()
@@ -254,6 +258,8 @@ class Gateway:
         if not message.gave_back:
             self.counts.ended(message)
             self.activity.served(message, self._wall())
+        elif (failed := self.instances.by_job.get(message.instance)) is not None:
+            self.homes.failed(failed)
         instance = self._granted.pop(message.request, None)
         if instance is None:
             self._passed(message)
@@ -400,6 +406,7 @@ class Gateway:
                 asyncio.get_running_loop().call_soon(self._remember_load, instance.model)
             self._announce(instance)
             self.prices.look(instance)
+            asyncio.get_running_loop().call_soon(self.homes.look)
         else:
             self.link.say(control.Close(instance.job_id, instance.unloaded))
 
@@ -426,6 +433,7 @@ class Gateway:
 
     def _room_changed(self) -> None:
         self.room_seen = self._loop.fleet.index.changes
+        self.homes.look()
         if self._waiting or self.wishes.waiting or self.scheduler.state.preloads:
             self._step(events.RoomChanged())
 
@@ -435,6 +443,15 @@ class Gateway:
         """What a request waits for; the jobs by name, where it waits for those."""
         said = self.scheduler.why(request, self.now())
         return f"{said} In its room: {', '.join(jobs)}." if jobs else said
+
+    def state_of(self, instance: Instance) -> str:
+        """What people are shown: one that is ready and takes no requests is not called ready."""
+        if instance.phase != READY:
+            return instance.phase
+        if instance.home == AWAY:
+            return "unreachable"
+        found = self.scheduler.state.present.get(instance.load)
+        return "draining" if found is not None and found.leaving else READY
 
     def jobs_in_the_way(self, model: str) -> list[str]:
         gone = [one.job_id for one in self.instances.by_job.values()]

@@ -4,7 +4,9 @@ import asyncio
 
 import msgspec
 
+from ostler.domain import states
 from ostler.gateway.control import STRAIGHT, Used, Way
+from ostler.gateway.core.state import HERE
 
 LOADING, READY, STOPPING, FOUND = "loading", "ready", "stopping", "found"
 SHUT, OPEN, CLOSING = "shut", "open", "closing"
@@ -22,6 +24,10 @@ class Instance(msgspec.Struct, kw_only=True, eq=False):
     phase: str = LOADING
     attempt: str = ""
     worker: str = ""
+    home: str = HERE
+    """How its worker is, as the scheduler was told."""
+    has_failed: bool = False
+    """A request had no answer. Cleared when its worker is back."""
     host: str = ""
     port: int = 0
     way: Way = STRAIGHT
@@ -41,6 +47,10 @@ class Instance(msgspec.Struct, kw_only=True, eq=False):
     """It is stopped because somebody said so."""
     has_ended: bool = False
     """So the ledger says; its room may be held for longer."""
+    ended_as: str = ""
+    """The last state of its job."""
+    outcome: str = ""
+    """Of its attempt."""
     error: str = ""
     began: float = 0.0
     ready: float = 0.0
@@ -52,6 +62,14 @@ class Instance(msgspec.Struct, kw_only=True, eq=False):
     idle_timer: asyncio.TimerHandle | None = None
     is_gone: asyncio.Event | None = None
     """Somebody waits for its end."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it ended because its worker left or was lost. A worker that fails to start a process hands it back,
+        too: of one that was never ready, the model may be to blame."""
+        if self.outcome == "returned":
+            return self.ended_as == states.CANCELLED or bool(self.ready)
+        return self.outcome in ("lost", "lapsed")
 
     @property
     def in_flight(self) -> int:
@@ -95,9 +113,10 @@ class Instances:
             self.by_load[instance.load] = instance
 
     def of(self, model: str) -> list[Instance]:
-        """All processes of a model, those that serve first, then those that will, then those on their way out."""
+        """All processes of a model, those that serve first, then those that will, then those on their way out. One
+        whose worker takes no work comes after the others."""
         found = [one for one in self.by_job.values() if one.model == model]
-        return sorted(found, key=lambda one: _FOREMOST.index(one.phase))
+        return sorted(found, key=lambda one: (one.home != HERE, _FOREMOST.index(one.phase)))
 
     def foremost(self, model: str) -> Instance | None:
         return next(iter(self.of(model)), None)

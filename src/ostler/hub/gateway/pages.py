@@ -82,7 +82,7 @@ class Pages:
     async def _page(self, asked: control.Asked, path: list[str]) -> Any:
         match (asked.method, *path):
             case ("GET", "running"):
-                return {"running": [_running(one) for one in self._gateway.instances.by_job.values()]}
+                return {"running": [_running(self._gateway, one) for one in self._gateway.instances.by_job.values()]}
             case ("GET", "api", "queue"):
                 return {"queue": queue(self._gateway)}
             case ("GET", "api", "activity"):
@@ -186,10 +186,10 @@ def queue(gateway: Gateway) -> list[Document]:
     return [{**msgspec.to_builtins(place), "why": gateway.why(place.request, jobs(place.model))} for place in places]
 
 
-def _running(instance: Instance) -> Document:
+def _running(gateway: Gateway, instance: Instance) -> Document:
     return {
         "model": instance.model,
-        "state": instance.phase,
+        "state": gateway.state_of(instance),
         "worker": instance.worker,
         "job_id": instance.job_id,
         "in_flight": instance.in_flight,
@@ -204,7 +204,7 @@ def _model(gateway: Gateway, name: str) -> Document:
     return {
         "name": name,
         "aliases": gateway.settings.models[name].aliases,
-        "state": "stopped" if first is None else first.phase,
+        "state": "stopped" if first is None else gateway.state_of(first),
         "worker": first.worker or None if first else None,
         "job_id": first.job_id if first else None,
         "in_flight": sum(one.in_flight for one in instances),
@@ -217,7 +217,7 @@ def _model(gateway: Gateway, name: str) -> Document:
         **_sizes(gateway, name),
         "pinned": gateway.memory.is_pinned(gateway.settings.models[name]),
         "error": gateway.errors.get(name),
-        "instances": [{**_running(one), "load_s": _load_s(one)} for one in instances],
+        "instances": [{**_running(gateway, one), "load_s": _load_s(one)} for one in instances],
     }
 
 

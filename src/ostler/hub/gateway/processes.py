@@ -132,6 +132,8 @@ class Processes:
         for attempt in changes.attempts:
             instance = self._instances.by_job.get(attempt.job_id)
             if instance is not None:
+                if attempt.attempt == instance.attempt:
+                    instance.outcome = attempt.state
                 self._memory.took(self._loop.fleet, instance, attempt)
                 self._look_for_end(instance)
         self._look_for_found()
@@ -142,7 +144,7 @@ class Processes:
         instance.attempt, instance.worker = task.attempt or instance.attempt, task.worker or instance.worker
         if task.state in states.TERMINAL:
             instance.error = instance.error or task.reason
-            instance.has_ended = True
+            instance.has_ended, instance.ended_as = True, task.state
             self._look_for_end(instance)
         elif task.health == "healthy" and instance.phase in (LOADING, FOUND):
             asyncio.get_running_loop().call_soon(self._is_healthy, instance)
@@ -162,15 +164,19 @@ class Processes:
         self._instances.drop(instance)
         if instance.is_gone is not None:
             instance.is_gone.set()
-        if was in (LOADING, READY):
+        is_failure = was in (LOADING, READY) and not instance.is_lost
+        if is_failure:
             self._went_wrong(instance)
         self._became(instance)
         if was == LOADING:
-            never_placed = not instance.attempt
-            error = "" if never_placed else self.errors[instance.model] or "it did not start"
-            self._step(events.LoadDone(instance.load, error, no_room=never_placed))
+            no_room = not instance.attempt or instance.is_lost
+            error = "" if no_room else self.errors[instance.model] or "it did not start"
+            self._step(events.LoadDone(instance.load, error, no_room=no_room))
         else:
-            self._step(events.Stopped(instance.load, self.errors[instance.model] if was == READY else ""))
+            error = self.errors[instance.model] if is_failure else ""
+            self._step(events.Stopped(instance.load, error, lost=instance.is_lost))
+        if was == FOUND and instance.is_lost:
+            self._step(events.PreloadAsked([instance.model]))  # the scheduler has not heard of it
 
     def _went_wrong(self, instance: Instance) -> None:
         tail = self._log_tail(instance.attempt, LOG_TAIL) if instance.attempt else ""
