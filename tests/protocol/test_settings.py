@@ -85,6 +85,7 @@ def test_the_flag_goes_before_the_variable_and_that_before_the_state_folder(
         ("[quotas.users.ann]\ngpus = 1", "quotas.users.ann.gpus: unknown key 'gpus'; "),
         ("[quotas]\nrunning_gpus = -1", "quotas.running_gpus: Expected `int` >= 0"),
         ("[quotas.users.ann]\nrunning_jobs = 'two'", "quotas.users.ann.running_jobs: Expected `int`, got `str`"),
+        ("[quotas.users.gateway]\nrunning_gpus = 1", "quotas.users.gateway: no quota limits models"),
         ("quotas = 3", "quotas: must be a table: [quotas]"),
         ("[templates]\nfinetune = 1", "templates.finetune: must be a table: [templates.finetune]"),
         (

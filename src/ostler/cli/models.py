@@ -15,13 +15,13 @@ from ostler.cli.render.terminal import show as show_parts
 from ostler.cli.render.words import clean
 from ostler.cli.session import connect
 from ostler.domain.errors import BadInput, NotFound
+from ostler.domain.quota import GATEWAY_USER
 
 if TYPE_CHECKING:
     from ostler.client.http import Hub
 
 Document = dict[str, Any]
 LOOK_S = 0.25
-GATEWAY_USER = "gateway"
 GIVEN_UP = ("stopped", "backing_off")
 """With an error: nothing more happens by itself."""
 CHANGES = ("added", "changed", "restarted", "removed")

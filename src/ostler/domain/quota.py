@@ -4,6 +4,8 @@ from typing import Annotated
 
 import msgspec
 
+GATEWAY_USER = "gateway"
+"""Whose the models' jobs are. No quota limits them: the configuration of the models does."""
 Limit = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
 
 
@@ -24,6 +26,9 @@ class Quota(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return ""
 
 
+UNLIMITED = Quota()
+
+
 class Quotas(msgspec.Struct, forbid_unknown_fields=True):
     default: Quota = Quota()
     users: dict[str, Quota] = {}
@@ -37,4 +42,4 @@ class Quotas(msgspec.Struct, forbid_unknown_fields=True):
         return bool(self.default.queued_jobs) or any(quota.queued_jobs for quota in self.users.values())
 
     def of(self, user: str) -> Quota:
-        return self.users.get(user, self.default)
+        return UNLIMITED if user == GATEWAY_USER else self.users.get(user, self.default)

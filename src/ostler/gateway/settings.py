@@ -8,13 +8,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from ostler.domain.job import STOP_GRACE_S, STOP_WITHIN, HealthCheck, JobSpec
+from ostler.domain.quota import GATEWAY_USER
 from ostler.gateway.control import Filters, KeySetup, LoadingUpdates, ModelSetup, Setup
 from ostler.gateway.core.models import Config, Recipe
 from ostler.gateway.document import document
 from ostler.gateway.keys import NO_CHECK
 
-GATEWAY_USER = "gateway"
-"""Whose the models' jobs are."""
 MODEL = "ostler.model"
 DIGEST = "ostler.digest"
 PORT = "ostler.port"

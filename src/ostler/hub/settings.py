@@ -61,7 +61,7 @@ from ostler.domain.errors import BadInput, Unreadable
 from ostler.domain.job import decode_spec
 from ostler.domain.notices import NotifySettings, read_notify
 from ostler.domain.origins import host_of
-from ostler.domain.quota import Quota, Quotas
+from ostler.domain.quota import GATEWAY_USER, Quota, Quotas
 from ostler.domain.retention import Retention, read_retention
 from ostler.domain.scheduling import (
     CLAIM_LEASE_S,
@@ -208,6 +208,8 @@ def _quotas(table: dict[str, Any]) -> Quotas:
     everybody = {key: value for key, value in table.items() if key != "users"}
     _must_be_known(table, (*Quota.__struct_fields__, "users"), "quotas.")
     users = _table(table.get("users", {}), "quotas.users")
+    if GATEWAY_USER in users:
+        raise _wrong(spell("quotas", "users", GATEWAY_USER), "no quota limits models; [models] says which there are")
     return Quotas(
         default=_quota(everybody, "quotas"),
         users={name: _users_quota(name, given, everybody) for name, given in users.items()},
