@@ -8,10 +8,11 @@ from tests.core.core_fleet import CoreFleet, new_job
 from tests.core.test_holds import held, passed_over
 
 from ostler.core.effects import AskYield, Refuse
-from ostler.core.events import ModelLoad, ModelPriced
+from ostler.core.events import ModelLoad, ModelPriced, ModelUsed
 from ostler.core.models import PRIORITY, could_place, in_the_way
 from ostler.domain import states
 from ostler.domain.job import JobSpec
+from ostler.domain.quota import Quota, Quotas
 
 
 def load(
@@ -77,6 +78,46 @@ def test_a_models_process_is_not_requeued() -> None:
     core.end("a")
     core.requeue("a")
     assert core.of(Refuse) and core.state("a") == states.SUCCEEDED
+
+
+def used(core: CoreFleet) -> dict[str, float]:
+    users = core.fleet.usage.users()
+    return {user: round(core.fleet.usage.gpu_seconds(user, core.now), 3) for user in users}
+
+
+def test_a_models_time_counts_for_its_callers_and_idle_time_for_nobody() -> None:
+    core = core_with_one_gpu()
+    load(core, "a", gpu_count=1)
+    core.start("a")
+    core.wait(4000.0)
+    assert used(core) == {}
+    core.turn(ModelUsed(gpu_seconds={"ann": 30.0, "bob": 10.0}))
+    assert used(core) == {"ann": 30.0, "bob": 10.0}
+    core.end("a", "cancelled")
+    assert used(core) == {"ann": 30.0, "bob": 10.0}
+    core.restart()
+    assert used(core) == pytest.approx({"ann": 30.0, "bob": 10.0}, rel=0.01), "it is on the ledger"
+
+
+def test_who_called_models_more_has_the_next_job_later() -> None:
+    core = core_with_one_gpu()
+    first = core.submit("first", gpu_count=1, user_id="cleo")
+    core.start(first)
+    core.turn(ModelUsed(gpu_seconds={"ann": 30.0}))
+    anns, bobs = core.submit("anns", gpu_count=1, user_id="ann"), core.submit("bobs", gpu_count=1, user_id="bob")
+    core.end(first)
+    assert (core.where(anns), core.where(bobs)) == ("", "box")
+
+
+def test_no_quota_counts_or_holds_a_model() -> None:
+    core = CoreFleet()
+    core.fleet.set_quotas(Quotas(default=Quota(running_gpus=1, running_jobs=1)))
+    core.worker("box", gpus=4, vram=96, service_slots=8)
+    load(core, "a", gpu_count=2)
+    load(core, "b", gpu_count=1)
+    assert [core.where("a"), core.where("b")] == ["box", "box"]
+    core.turn(ModelUsed(gpu_seconds={"ann": 1e6}))
+    assert core.where(core.submit("anns", gpu_count=1, user_id="ann")) == "box"
 
 
 def test_a_model_never_takes_the_room_of_a_job() -> None:

@@ -17,6 +17,7 @@ from ostler.core.queueing.usage import CHARGED_EVERY_S, START_QUANTUM_S, weight
 from ostler.core.timers import ACCEPTANCE, COOLDOWN, RUNTIME
 from ostler.domain import states
 from ostler.domain.job import STOP_GRACE_S
+from ostler.domain.quota import GATEWAY_USER
 from ostler.domain.records import why_ahead
 
 ACCEPT_WITHIN_S: Final = 30.0
@@ -35,7 +36,8 @@ def begin(fleet: Fleet, job: Job, worker: Worker, grant: Grant, why: str, now: f
     attempt = _authorise(fleet, job, worker, job.shape.holding(grant), why, now)
     unbind(fleet, job.id)
     fleet.room_makers.pop(job.id, None)
-    fleet.charge(job.user, START_QUANTUM_S * weight(attempt.held, worker.offer, fleet.policy), now)
+    if _is_charged(job):
+        fleet.charge(job.user, START_QUANTUM_S * weight(attempt.held, worker.offer, fleet.policy), now)
     if worker.ahead:
         fleet.look_ahead[worker.id] = None
     return attempt
@@ -366,7 +368,7 @@ def spend_time(fleet: Fleet, attempt: Attempt, now: float) -> None:
     if attempt.spends:
         attempt.task.used_s += max(0.0, now - attempt.started)
         fleet.touch_task(attempt.task)
-    _charge(fleet, attempt.task.job.user, attempt, now - attempt.started, now)
+    _charge(fleet, attempt.task.job, attempt, now - attempt.started, now)
 
 
 def charge_meanwhile(fleet: Fleet, attempt: Attempt, now: float) -> None:
@@ -375,13 +377,18 @@ def charge_meanwhile(fleet: Fleet, attempt: Attempt, now: float) -> None:
         return
     ran_s = now - attempt.started
     if ran_s >= attempt.charged_s + CHARGED_EVERY_S:
-        _charge(fleet, attempt.task.job.user, attempt, ran_s, now)
+        _charge(fleet, attempt.task.job, attempt, ran_s, now)
 
 
-def _charge(fleet: Fleet, user: str, attempt: Attempt, ran_s: float, now: float) -> None:
-    if ran_s > attempt.charged_s:
+def _is_charged(job: Job) -> bool:
+    """The gateway's models are charged to the users who call them."""
+    return not (job.terms.model and job.user == GATEWAY_USER)
+
+
+def _charge(fleet: Fleet, job: Job, attempt: Attempt, ran_s: float, now: float) -> None:
+    if ran_s > attempt.charged_s and _is_charged(job):
         rate = weight(attempt.held, fleet.workers[attempt.worker_id].offer, fleet.policy)
-        fleet.charge(user, (ran_s - attempt.charged_s) * rate, now)
+        fleet.charge(job.user, (ran_s - attempt.charged_s) * rate, now)
         attempt.charged_s = ran_s
 
 

@@ -187,6 +187,12 @@ class ModelPriced(msgspec.Struct, kw_only=True):
     price_s: float | None
 
 
+class ModelUsed(msgspec.Struct, kw_only=True):
+    """How many GPU-seconds models have worked for each user, as fair share weighs them."""
+
+    gpu_seconds: dict[str, float]
+
+
 class ClaimRequested(msgspec.Struct, kw_only=True):
     """A machine that holds no connection asks for one task."""
 
@@ -296,6 +302,7 @@ Event = (
     | ServiceReported
     | ModelLoad
     | ModelPriced
+    | ModelUsed
     | ClaimRequested
     | ClaimBeat
     | ClaimEnded

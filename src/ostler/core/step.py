@@ -15,6 +15,7 @@ from ostler.core.events import (
     ManifestApplied,
     ModelLoad,
     ModelPriced,
+    ModelUsed,
     PriorityRequested,
     PruneRequested,
     RequeueRequested,
@@ -75,6 +76,10 @@ def step(fleet: Fleet, event: Event, now: float) -> list[Effect]:
             return models.load(fleet, event, now)
         case ModelPriced():
             return models.priced(fleet, event)
+        case ModelUsed():
+            for user, gpu_seconds in event.gpu_seconds.items():
+                fleet.charge(user, gpu_seconds, now)
+            return []
         case ClaimRequested():
             return claims.claim(fleet, event, now)
         case ClaimBeat():

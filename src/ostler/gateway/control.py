@@ -251,6 +251,16 @@ class Used(Message):
     """All that have ended there since the relay began."""
 
 
+class Worked(Message):
+    """For how many seconds an instance has worked for each user since the last such word. Several requests at a time
+    share the time equally. Sent at most every 10 s, and when the instance has drained or is gone."""
+
+    instance: str
+    seconds: dict[str, float]
+    last: bool = False
+    """The instance is gone."""
+
+
 class NeedTunnel(Message):
     """Have the instance's worker open `GET /tunnel/{key}` here, and join it to the port of its server. Each key is good
     for one connection, and not for long."""
@@ -273,7 +283,7 @@ class Asked(Message):
 
 
 ToRelay = Setup | Open | Close | Gone | Grant | NoTunnel | Refuse | Tell | Abort | Answer | Stop
-ToHub = Hello | Arrived | Cancelled | Began | Done | Drained | Used | NeedTunnel | Asked
+ToHub = Hello | Arrived | Cancelled | Began | Done | Drained | Used | Worked | NeedTunnel | Asked
 M = TypeVar("M")
 
 _encode = msgspec.msgpack.Encoder().encode

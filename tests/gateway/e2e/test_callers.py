@@ -1,5 +1,6 @@
 """Who may call, from the moment a token is made to the moment it is none; and what is remembered of calls."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -127,3 +128,29 @@ async def test_the_last_requests_name_the_ids_of_their_answers(gateway: RunningG
     assert [one["request_id"] for one in found] == [
         answer.headers["X-Request-Id"] for answer in (second, refused, served)
     ]
+
+
+async def test_the_time_of_a_model_counts_for_those_who_call_it(gateway: RunningGateway) -> None:
+    """The load for the one who waited for it, and the requests in flight for both. The gateway itself uses nothing."""
+    tokens = {user: (await made(gateway, role="user", user=user))["token"] for user in ("eve", "dan")}
+    for user, token in tokens.items():
+        await gateway.until(lambda token=token: is_taken(gateway, token), f"{user} is let in")
+
+    async def used() -> dict[str, float]:
+        users = (await gateway.ask_hub("GET", "/v1/queue")).json["users"]
+        return {one["user"]: one["gpu_seconds"] for one in users}
+
+    before = await used()
+    fleet, clock = gateway.hub.loop.fleet, gateway.hub.loop.now
+    await gateway.ask("POST", CHAT, {"model": "a", "messages": []}, token=tokens["eve"])
+    await gateway.until(lambda: fleet.usage.gpu_seconds("eve", clock()) > 0, "the load counts for eve")
+    assert fleet.usage.gpu_seconds("dan", clock()) == 0.0
+    held = asyncio.create_task(
+        gateway.ask("POST", CHAT, {"model": "a", "hold": "dan", "messages": []}, token=tokens["dan"])
+    )
+    (await gateway.servers.asked("dan")).end()
+    assert (await held).status == 200
+    await gateway.ask("POST", "/api/models/a/unload")
+    await gateway.until(lambda: fleet.usage.gpu_seconds("dan", clock()) > 0, "the request counts for dan")
+    after = await used()
+    assert after.get("gateway") == before.get("gateway")

@@ -227,15 +227,14 @@ async def test_a_model_that_is_unloaded_before_its_worker_has_heard_of_it_is_gon
         found = gateway.hub.gateway.instances.foremost("a")
         return found is not None and holder(gateway.hub.loop.fleet, found.job_id) is not None
 
-    assert gateway._worker is not None
-    gateway._worker.send_signal(signal.SIGSTOP)
+    gateway._workers["box"].send_signal(signal.SIGSTOP)
     try:
         refused = gateway.call("a", "1")
         await gateway.until(assigned, "it has a place")
         unloading = asyncio.create_task(gateway.ask("POST", "/api/models/a/unload"))
         assert (await gateway.answered(refused))[0].code == "unloaded"
     finally:
-        gateway._worker.send_signal(signal.SIGCONT)
+        gateway._workers["box"].send_signal(signal.SIGCONT)
     assert (await gateway.answered(unloading))[0].json == {"unloaded": ["a"]}
     assert (await gateway.answered(gateway.call("a", "2")))[0].status == 200
 

@@ -159,7 +159,6 @@ async def test_a_model_leaves_a_worker_that_an_operator_drains_and_may_come_back
     await runs(gateway, {"two": "ready"})
 
 
-@pytest.mark.long  # a worker without a hub waits for its last acknowledgements
 async def test_a_worker_that_restarts_while_the_hub_is_away_has_its_model_again(gateway: RunningGateway) -> None:
     gateway.tell_worker_to_leave("one")
     await gateway.worker_has_left("one")
@@ -188,7 +187,6 @@ async def test_a_hub_that_restarts_while_a_worker_leaves_lets_the_model_go_on_an
     assert (await gateway.answered(gateway.call("a", "2")))[0].status == 200
 
 
-@pytest.mark.long
 async def test_a_rolling_restart_under_load_loses_no_request(gateway: RunningGateway) -> None:
     """Three workers, one after the other, while callers ask all the time. `make rolling` does it more often."""
     await start(gateway, "two", "three")

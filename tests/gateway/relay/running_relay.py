@@ -363,9 +363,14 @@ class RunningRelay:
     ) -> ModelServer:
         """A model server behind an open gate."""
         server = await self.server(script)
+        await self.open_gate(server, model, instance=instance, concurrency=concurrency)
+        return server
+
+    async def open_gate(
+        self, server: ModelServer, model: str = "small", *, instance: str = "i1", concurrency: int | None = None
+    ) -> None:
         self.hub.say(Open(instance, model, "127.0.0.1", server.port, concurrency))
         await self.settled()
-        return server
 
     async def settled(self) -> None:
         """All that the hub has said has been heard: the relay answers in order."""

@@ -37,6 +37,7 @@ TO_HUB: list[control.ToHub] = [
     Done(1, "i", "m", 200, "", 3, 4, 0.1, 0.2, 5, 6, False, "u", False),
     control.Drained("i"),
     control.Used("i", 1, 2),
+    control.Worked("i", {"ann": 1.5}, True),
     control.NeedTunnel("i", "k"),
     control.Asked(1, "GET", "/running", "", [("A", "b")], b"", "u", "user"),
 ]

@@ -113,6 +113,8 @@ def _instance_agrees_with_itself(state: State, instance: Instance) -> None:
     _need(takes <= (instance.open or instance.paused_until > -math.inf), f"{name} takes no requests and should")
     _need(not instance.leaving or instance.phase != READY or instance.busy, f"{name} is to leave, is idle, and stays")
     _need(instance.gate == SHUT or instance.phase == READY, f"{name} has a gate and is {instance.phase}")
+    waited = sum(instance.waited.values())
+    _need(waited >= len(instance.waiters), f"{name}: {waited} requests waited for its load, and more do")
     _home_agrees(state, instance)
 
 

@@ -54,6 +54,8 @@ class Exchange:
     collected: bytearray | None = None
     """The body of an answer that cannot be passed on, but says why."""
     bytes_out = 0
+    mark = 0.0
+    """With which it entered its instance's share of time."""
     _queue_s = 0.0
     _first_byte_s = 0.0
     _retried = False
@@ -69,7 +71,7 @@ class Exchange:
         self.request = request
         self.model = model
         self.at = time.monotonic()
-        self._key = key
+        self.key = key
         key.in_flight += 1
 
     # Waiting
@@ -86,7 +88,7 @@ class Exchange:
         self.asked = True
         self._wait()
         path = self.request.head.path.decode("latin-1")
-        user, request_id = self._key.user, self.request.id.decode()
+        user, request_id = self.key.user, self.request.id.decode()
         self.relay.tell_use()  # the hub chooses by it whose room the model gets
         self.relay.send(Arrived(self.id, self.model.name, path, self.stream, user, self.at, again, request_id))
 
@@ -120,12 +122,17 @@ class Exchange:
     # Serving
 
     def serve(self, instance: "Instance") -> None:
+        now = self.at
         if self.waiting:
             self._wait_no_more()
-            self._queue_s = time.monotonic() - self.at
+            now = time.monotonic()
+            self._queue_s = now - self.at
         self.instance = instance
         self._retried = False
         instance.exchanges.add(self)
+        self.mark = instance.sharing.enter(now)
+        if not instance.works:
+            self.relay.works(instance)
         self.relay.writes.under_way += 1
         if not self.asked:
             self.relay.used(instance)
@@ -375,6 +382,8 @@ class Exchange:
         instance = self.instance
         assert instance is not None
         self.instance = self.upstream = None
+        now = time.monotonic()
+        instance.sharing.leave(self.key.user, self.mark, now)
         done = Done(
             self.id,
             instance.id,
@@ -383,11 +392,11 @@ class Exchange:
             error,
             *tokens,
             self._first_byte_s,
-            time.monotonic() - self.at,
+            now - self.at,
             self.request.body.size,
             self.bytes_out,
             gave_back,
-            self._key.user,
+            self.key.user,
             self.asked,
             self._queue_s,
             self.request.id.decode(),
@@ -395,7 +404,7 @@ class Exchange:
         self.relay.released(self, instance, done)
 
     def _leave(self) -> None:
-        self._key.in_flight -= 1
+        self.key.in_flight -= 1
         if self.asked:
             self.relay.requests.pop(self.id, None)
         self.request.body.close()

@@ -1,10 +1,12 @@
 """One process that serves a model, as the relay sees it: its gate, the requests it has, and the connections to it."""
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 from ostler.gateway.control import Used, Way
 from ostler.gateway.relay.heads import Heads
+from ostler.gateway.sharing import Sharing
 
 if TYPE_CHECKING:
     from ostler.gateway.relay.catalog import Model
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 class Instance:
     __slots__ = (
         *("_begun", "_connecting", "_limits", "alive", "closing", "exchanges", "heads", "host", "id", "idle", "limit"),
-        *("lines", "model", "port", "prefix", "served", "told", "unloaded", "watched", "way"),
+        *("lines", "model", "port", "prefix", "served", "sharing", "told", "unloaded", "watched", "way", "works"),
     )
 
     def __init__(self, name: str, host: str, port: int, way: Way, connecting: "Connecting", limits: "Limits") -> None:
@@ -46,6 +48,10 @@ class Instance:
         self.heads: Heads[AnswerHead] = Heads(limits.known_heads // 16)
         """Those of its answers."""
         self.idle: list[Upstream] = []
+        self.sharing = Sharing()
+        """Of the time in which it works."""
+        self.works = False
+        """It has worked since the last word about that."""
         self._limits = limits
         self._connecting = connecting
         self._begun: set[asyncio.Task[None]] = set()
@@ -53,6 +59,14 @@ class Instance:
     @property
     def in_flight(self) -> int:
         return len(self.exchanges)
+
+    def work(self) -> dict[str, float]:
+        """For how many seconds it has worked for each user since the last call."""
+        now = time.monotonic()
+        for exchange in self.exchanges:
+            self.sharing.leave(exchange.key.user, exchange.mark, now)
+            exchange.mark = self.sharing.enter(now)
+        return self.sharing.take()
 
     def use(self) -> Used:
         self.told = self.in_flight

@@ -65,6 +65,7 @@ class RelayProcess:
             looking.cancel()
             self._server.close()
             self.relay.tell_use()
+            self.relay.tell_work()
             self._link.flush()
             self._link.transport.close()
 

@@ -23,6 +23,7 @@ from ostler.gateway.control import (
     Tell,
     ToRelay,
     Way,
+    Worked,
 )
 from ostler.gateway.relay.answers import CORS, SWITCHING, Refusal
 from ostler.gateway.relay.body import Spool
@@ -50,6 +51,7 @@ from ostler.gateway.relay.request import (
 from ostler.gateway.relay.writes import Writes
 
 USED_EVERY_S = 0.1
+WORKED_EVERY_S = 10.0
 NO_KEY = Refusal(
     401,
     "invalid_api_key",
@@ -95,6 +97,8 @@ class Relay:
         self._used: set[Instance] = set()
         self._ended: list[Done] = []
         self._telling = False
+        self._working: set[Instance] = set()
+        """Those that have worked since the last word about it."""
         self._told: dict[type, Callable[[Any], None]] = {
             Setup: self._configure,
             Open: self._open,
@@ -318,8 +322,29 @@ class Relay:
         self._ended.clear()
         self._used.clear()
 
+    def works(self, instance: Instance) -> None:
+        """The hub hears for whom, once in a while."""
+        if not self._working:
+            self.loop.call_later(WORKED_EVERY_S, self.tell_work)
+        self._working.add(instance)
+        instance.works = True
+
+    def tell_work(self) -> None:
+        worked, self._working = self._working, set()
+        for instance in worked:
+            instance.works = False
+            self._tell_work_of(instance)
+            if instance.exchanges:
+                self.works(instance)
+
+    def _tell_work_of(self, instance: Instance, *, last: bool = False) -> None:
+        seconds = instance.work()
+        if seconds or last:
+            self.send(Worked(instance.id, seconds, last))
+
     def _drained(self, instance: Instance) -> None:
         if instance.closing and not instance.exchanges:
+            self._tell_work_of(instance)
             instance.closing = False
             instance.let_go_of_idle()
             self.tell_use()
@@ -385,6 +410,7 @@ class Relay:
             self.catalog.changed()
             for exchange in list(instance.exchanges):
                 exchange.gone()
+            self._tell_work_of(instance, last=True)
 
     def _grant(self, message: Grant) -> None:
         exchange = self.requests.get(message.request)

@@ -31,6 +31,7 @@ from ostler.hub.gateway.memory import Memory
 from ostler.hub.gateway.peers import Peers
 from ostler.hub.gateway.prices import Prices
 from ostler.hub.gateway.processes import Processes
+from ostler.hub.gateway.spending import Spending
 from ostler.hub.gateway.tunnels import Tunnels
 from ostler.hub.gateway.wishes import Wishes
 from ostler.hub.loop import Loop
@@ -81,7 +82,10 @@ class Gateway:
         self.callers = Callers(settings, keys, loop.now, self.link.say)
         self.counts = Counts()
         self.activity = Activity()
-        self.processes = Processes(loop, settings, self.instances, self.memory, log_tail, self._became, self._step)
+        self.spending = Spending(loop, self._waited_for)
+        self.processes = Processes(
+            loop, settings, self.instances, self.memory, self.spending, log_tail, self._became, self._step
+        )
         self.prices = Prices(loop, lambda load, now: self.scheduler.price(load, now))
         self.homes = Homes(loop.fleet, self.instances, self._step)
         self.tunnels = Tunnels(loop.fleet, relays, self.link.say)
@@ -181,6 +185,7 @@ class Gateway:
 
     def _relay_lost(self) -> None:
         """Its callers have gone with it: those who wait before those who are served, whose places they would get."""
+        self.spending.relay_lost(self.instances.by_job)
         while self._waiting:
             request, _ = self._waiting.popitem()
             self._step(events.RequestCancelled(request))
@@ -209,6 +214,8 @@ class Gateway:
                 self._done(message)
             case control.Used():
                 self._was_used(message)
+            case control.Worked():
+                self.spending.worked(message)
             case control.Drained():
                 if (instance := self.instances.by_job.get(message.instance)) is not None:
                     self._drained(instance)
@@ -409,6 +416,10 @@ class Gateway:
             asyncio.get_running_loop().call_soon(self.homes.look)
         else:
             self.link.say(control.Close(instance.job_id, instance.unloaded))
+
+    def _waited_for(self, load: int) -> dict[str, int]:
+        found = self.scheduler.state.present.get(load)
+        return found.waited if found is not None else {}
 
     def _remember_load(self, model: str) -> None:
         found = self.scheduler.state.learnt[model]

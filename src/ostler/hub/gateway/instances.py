@@ -53,6 +53,8 @@ class Instance(msgspec.Struct, kw_only=True, eq=False):
     """Of its attempt."""
     error: str = ""
     began: float = 0.0
+    started: float | None = None
+    """When its process was seen to run."""
     ready: float = 0.0
     last_use: float = 0.0
     priced: bool = False

@@ -21,6 +21,7 @@ from ostler.gateway.core import effects, events
 from ostler.gateway.settings import DIGEST, MODEL, GatewaySettings
 from ostler.hub.gateway.instances import FOUND, LOADING, READY, SHUT, STOPPING, Instance, Instances
 from ostler.hub.gateway.memory import Memory
+from ostler.hub.gateway.spending import Spending
 from ostler.hub.ids import new_job_id
 from ostler.hub.loop import Loop
 from ostler.hub.new_job import new_job
@@ -40,6 +41,7 @@ class Processes:
         settings: GatewaySettings,
         instances: Instances,
         memory: Memory,
+        spending: Spending,
         log_tail: Callable[[str, int], str],
         became: Callable[[Instance], None],
         step: Callable[[events.Event], None],
@@ -48,6 +50,7 @@ class Processes:
         self.settings = settings
         self._instances = instances
         self._memory = memory
+        self._spending = spending
         self._log_tail = log_tail
         self._became = became
         self._step = step
@@ -114,6 +117,8 @@ class Processes:
         return found
 
     def _leaves(self, instance: Instance) -> None:
+        if instance.phase == LOADING:
+            self._spending.load_ended(instance)
         instance.phase, instance.gate = STOPPING, SHUT
         if instance.timer is not None:
             instance.timer.cancel()
@@ -142,6 +147,8 @@ class Processes:
         if task.attempt and task.attempt != instance.attempt and instance.phase == LOADING:
             self._give_time(instance)
         instance.attempt, instance.worker = task.attempt or instance.attempt, task.worker or instance.worker
+        if task.state == states.RUNNING:
+            self._spending.begins(instance)
         if task.state in states.TERMINAL:
             instance.error = instance.error or task.reason
             instance.has_ended, instance.ended_as = True, task.state
@@ -164,6 +171,8 @@ class Processes:
         self._instances.drop(instance)
         if instance.is_gone is not None:
             instance.is_gone.set()
+        if was == LOADING:
+            self._spending.load_ended(instance)
         is_failure = was in (LOADING, READY) and not instance.is_lost
         if is_failure:
             self._went_wrong(instance)
@@ -192,6 +201,9 @@ class Processes:
             instance.way = Way(tunnel=True, worker=held.worker_id)
         if instance.timer is not None:
             instance.timer.cancel()
+        self._spending.begins(instance)
+        if instance.phase == LOADING:
+            self._spending.load_ended(instance)
         was, instance.phase = instance.phase, READY
         instance.ready = instance.last_use = self._loop.now()
         self.errors.pop(instance.model, None)
