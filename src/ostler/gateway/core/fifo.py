@@ -134,6 +134,8 @@ class Fifo(Machine):
             if stopped := self._stop_unwanted_loads(model, now):
                 return stopped
             self.turns.take(model, now)
+            victims = self._room_for(model, now)  # an idle resident whose turn is over makes way at once
+        if victims is None:
             return self.refuse_nowhere(model, now)
         if any(state.present[victim].gate != SHUT for victim in victims):
             self.chosen[model] = tuple(victims)
