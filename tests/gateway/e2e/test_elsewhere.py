@@ -101,7 +101,7 @@ async def test_a_worker_that_knows_no_tunnels_is_too_old_to_be_called(
     """It opens the other kind of relay, and waits there."""
     monkeypatch.setattr(relays, "TELLS_S", 0.05)
     asked: asyncio.Queue[RelayRequest] = asyncio.Queue()
-    monkeypatch.setattr(gateway.hub.sessions, "ask_for_relay", lambda session, request: not asked.put_nowait(request))
+    monkeypatch.setattr(gateway.hub.sessions, "ask_for_relay", lambda _, request: asked.put_nowait(request) or "")
     made = await gateway.ask_hub("POST", "/v1/tokens", {"role": "worker", "user": "worker"})
     shown = {"Authorization": f"Bearer {made.json['token']}"}
     call = gateway.call("a", "1")
@@ -120,7 +120,7 @@ async def test_a_worker_that_knows_no_tunnels_is_too_old_to_be_called(
 async def test_a_worker_that_is_not_connected_is_named(
     gateway: RunningGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateway.hub.sessions, "ask_for_relay", lambda session, request: False)
+    monkeypatch.setattr(gateway.hub.sessions, "ask_for_relay", lambda session, request: "is not connected")
     (answer,) = await gateway.answered(gateway.call("a", "1"))
     assert answer.status == 502 and "box, where it runs, is not connected" in answer.message
 
