@@ -75,6 +75,8 @@ class Way(msgspec.Struct, frozen=True, array_like=True):
 
 
 STRAIGHT = Way()
+PEER = "peer-"
+"""How the names of peers begin, as instances; those of models' jobs begin otherwise."""
 
 
 # From the hub

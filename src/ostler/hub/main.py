@@ -369,7 +369,6 @@ class Hub:
             listen=listen,
             spool=state / "spool",
             keys=keys,
-            log_tail=logs.tail,
             kept=kept,
             identity=self.shown.identity if self.shown is not None else None,
         )

@@ -11,6 +11,7 @@ from tests.gateway.e2e.running_gateway import RunningGateway, first_data, model,
 
 from ostler.gateway import control
 
+SECRET = "hf_planted_in_the_log"
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
     models = {name: model(name) for name in ("open", "broken-off", "deadly", "kept", "other", "idle")}
     models["counted"] = model("counted", concurrency=4)
-    models["looping"] = {"cmd": ["sh", "-c", "echo out of memory; exit 1"]}
+    models["looping"] = {"cmd": ["sh", "-c", f"echo {SECRET}; exit 1"]}
     async with running_gateway(tmp_path_factory.mktemp("crashes"), models, scheduler="fifo") as made:
         yield made
 
@@ -64,9 +65,18 @@ async def test_a_model_that_crashes_again_and_again_is_left_alone_for_a_while_an
     (second,) = await gateway.answered(gateway.call("looping"))
     (third,) = await gateway.answered(gateway.call("looping"))
     assert [one.status for one in (first, second, third)] == [502] * 3
-    assert "out of memory" in third.message
+    assert "exit code 1" in third.message and "ostler models logs looping" in third.message
     assert "2 times in a row" in third.message and "tried again in" in third.message
     assert int(third.headers["Retry-After"]) >= 1
+    for where in (
+        gateway.ask("GET", "/running"),
+        gateway.ask("GET", "/api/activity"),
+        gateway.ask("GET", "/api/queue"),
+    ):
+        assert SECRET.encode() not in (found := (await where).body), found.decode()
+    for path in ("/v1/models", "/v1/models/activity", "/metrics"):
+        assert SECRET.encode() not in (await gateway.ask_hub("GET", path)).body
+    assert not [one for one in (first, second, third) if SECRET.encode() in one.body]
 
 
 async def test_a_relay_that_is_killed_is_started_again_and_the_models_stay_loaded(gateway: RunningGateway) -> None:

@@ -31,21 +31,26 @@ def too_many(request: int, model: str, there: int, retry_after_s: float) -> Refu
     return Refuse(request, "request_limit_reached", message, 429, wait_s)
 
 
+def log_of(model: str) -> str:
+    """Where an operator reads why. Callers never get the log itself: it may hold secrets."""
+    return f"`ostler models logs {model}` shows its log"
+
+
 def load_failed(request: int, model: str, seen: Learnt, now: float) -> Refuse:
-    return _failed(request, f"{model!r} could not be loaded", seen, now)
+    return _failed(request, model, "could not be loaded", seen, now)
 
 
 def died(request: int, model: str, seen: Learnt, now: float) -> Refuse:
-    return _failed(request, f"{model!r} ended before it answered", seen, now)
+    return _failed(request, model, "ended before it answered", seen, now)
 
 
-def _failed(request: int, what: str, seen: Learnt, now: float) -> Refuse:
-    said = f"{what}: {seen.error}" if seen.error else what
+def _failed(request: int, model: str, what: str, seen: Learnt, now: float) -> Refuse:
+    said = f"{model!r} {what}: {seen.error}" if seen.error else f"{model!r} {what}"
     wait_s = seen.backoff_until - now
     if wait_s <= 0:
-        return Refuse(request, "model_load_failed", f"{said}; its log says more.", 502)
-    said += f"; that was {seen.failures} times in a row, and it is tried again in {math.ceil(wait_s)} s."
-    return Refuse(request, "model_load_failed", said, 502, wait_s)
+        return Refuse(request, "model_load_failed", f"{said}; {log_of(model)}.", 502)
+    said += f"; that was {seen.failures} times in a row, and it is tried again in {math.ceil(wait_s)} s"
+    return Refuse(request, "model_load_failed", f"{said}; {log_of(model)}.", 502, wait_s)
 
 
 def nowhere(request: int, model: str) -> Refuse:

@@ -11,7 +11,7 @@ its instance's requests, until a `Done` says that it does no more.
 import time
 from typing import TYPE_CHECKING
 
-from ostler.gateway.control import Arrived, Began, Cancelled, Done
+from ostler.gateway.control import PEER, Arrived, Began, Cancelled, Done
 from ostler.gateway.relay.answers import (
     CLOSE,
     LAST_CHUNK,
@@ -228,7 +228,7 @@ class Exchange:
         upstream, self.upstream = self.upstream, None
         instance = self.instance
         assert instance is not None
-        message = f"the model {self.model.name!r} did not answer: {error}"
+        message = f"the model {self.model.name!r} did not answer: {error}{self._log_hint(instance)}"
         may_again = again and (self.request.replayable or not sent)
         if self.caller is None:
             self._done(CALLER_GONE, error)
@@ -248,6 +248,10 @@ class Exchange:
         else:
             self._answer_with(Refusal(502, "upstream_error", message))
             self._done(502, error)
+
+    def _log_hint(self, instance: "Instance") -> str:
+        """The log itself may hold secrets. The log of a peer's server is the peer's."""
+        return "" if instance.id.startswith(PEER) else f"; `ostler models logs {self.model.name}` shows its log"
 
     def _give_back(self, error: str) -> None:
         self._given_back = True

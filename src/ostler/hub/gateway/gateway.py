@@ -59,7 +59,6 @@ class Gateway:
         listen: str,
         spool: Path,
         keys: Callable[[], list[control.KeySetup]],
-        log_tail: Callable[[str, int], str],
         kept: Mapping[str, bytes],
         identity: Identity | None = None,
     ) -> None:
@@ -84,7 +83,7 @@ class Gateway:
         self.activity = Activity()
         self.spending = Spending(loop, self._waited_for)
         self.processes = Processes(
-            loop, settings, self.instances, self.memory, self.spending, log_tail, self._became, self._step
+            loop, settings, self.instances, self.memory, self.spending, self._became, self._step
         )
         self.prices = Prices(loop, lambda load, now: self.scheduler.price(load, now))
         self.homes = Homes(loop.fleet, self.instances, self._step)

@@ -3,10 +3,8 @@
 from urllib.parse import urlsplit
 
 from ostler.gateway import control
+from ostler.gateway.control import PEER
 from ostler.gateway.settings import GatewaySettings, Peer
-
-PEER = "peer-"
-"""How their names begin, as instances; those of models' jobs begin otherwise."""
 
 
 class Peers:

@@ -18,6 +18,7 @@ from ostler.domain.job import JobSpec
 from ostler.domain.records import Changes, TaskRecord
 from ostler.gateway.control import Way
 from ostler.gateway.core import effects, events
+from ostler.gateway.core.refusals import log_of
 from ostler.gateway.settings import DIGEST, MODEL, GatewaySettings
 from ostler.hub.gateway.instances import FOUND, LOADING, READY, SHUT, STOPPING, Instance, Instances
 from ostler.hub.gateway.memory import Memory
@@ -28,7 +29,7 @@ from ostler.hub.new_job import new_job
 
 _log = logging.getLogger("ostler.gateway")
 LOOPBACK = ("127.0.0.1", "::1", "localhost", "")
-LOG_TAIL = 2000
+EXIT_CODE = re.compile(r"exit code \d+( \(SIG[A-Z0-9+]+\))?\)?")
 _decode = msgspec.json.Decoder(JobSpec).decode
 
 
@@ -42,7 +43,6 @@ class Processes:
         instances: Instances,
         memory: Memory,
         spending: Spending,
-        log_tail: Callable[[str, int], str],
         became: Callable[[Instance], None],
         step: Callable[[events.Event], None],
     ) -> None:
@@ -51,7 +51,6 @@ class Processes:
         self._instances = instances
         self._memory = memory
         self._spending = spending
-        self._log_tail = log_tail
         self._became = became
         self._step = step
         self._errands: set[asyncio.Task[Any]] = set()
@@ -150,7 +149,7 @@ class Processes:
         if task.state == states.RUNNING:
             self._spending.begins(instance)
         if task.state in states.TERMINAL:
-            instance.error = instance.error or task.reason
+            instance.error = instance.error or _without_log(task.reason)
             instance.has_ended, instance.ended_as = True, task.state
             self._look_for_end(instance)
         elif task.health == "healthy" and instance.phase in (LOADING, FOUND):
@@ -179,18 +178,17 @@ class Processes:
         self._became(instance)
         if was == LOADING:
             no_room = not instance.attempt or instance.is_lost
-            error = "" if no_room else self.errors[instance.model] or "it did not start"
+            error = "" if no_room else instance.error or "it did not start"
             self._step(events.LoadDone(instance.load, error, no_room=no_room))
         else:
-            error = self.errors[instance.model] if is_failure else ""
+            error = (instance.error or "it ended") if is_failure else ""
             self._step(events.Stopped(instance.load, error, lost=instance.is_lost))
         if was == FOUND and instance.is_lost:
             self._step(events.PreloadAsked([instance.model]))  # the scheduler has not heard of it
 
     def _went_wrong(self, instance: Instance) -> None:
-        tail = self._log_tail(instance.attempt, LOG_TAIL) if instance.attempt else ""
-        error = f"{instance.error}; its log ends:\n{tail}" if tail else instance.error
-        self.errors[instance.model] = error
+        """What viewers of the models see. The log may hold secrets, and is shown by its own command."""
+        self.errors[instance.model] = f"{instance.error or 'it ended'}; {log_of(instance.model)}"
 
     def _is_healthy(self, instance: Instance) -> None:
         held = ledger_models.holder(self._loop.fleet, instance.job_id)
@@ -265,6 +263,12 @@ class Processes:
     def _soon(self, event: events.Event) -> None:
         """An answer of the world comes after the step that asked for it."""
         asyncio.get_running_loop().call_soon(self._step, event)
+
+
+def _without_log(reason: str) -> str:
+    """A worker may put the last line of the log after an exit code. Callers never see a line of the log."""
+    found = EXIT_CODE.search(reason)
+    return reason[: found.end()] if found is not None else reason
 
 
 def is_here(worker: Worker) -> bool:
