@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import json
 import socket
+from functools import partial
 
 import pytest
 from tests.gateway.relay.running_relay import Client, Heard, Line, ModelServer, RunningRelay, chat, until
 
 from ostler.gateway.control import Arrived, Close, Done, Drained, Gone, Grant, Open, Refuse
+from ostler.gateway.relay.exchange import Exchange
 
 BIG = 2_500_000
 
@@ -161,15 +163,34 @@ async def test_an_answer_that_is_not_http_is_a_bad_gateway(relay: RunningRelay, 
     await server.ended.wait()
 
 
-@pytest.mark.parametrize("ending", ["between chunks", "within a chunk", "within a length", "after a length"])
-async def test_a_stream_that_breaks_off_says_so_where_it_can(relay: RunningRelay, ending: str) -> None:
+BROKEN_OFF = {
+    "between chunks": b"",
+    "within a chunk": b"20\r\ndata: tw",
+    "within a chunk, in two pieces": b"2|0\r\ndata: tw|o",
+    "within a length": b"2",
+    "within the end of a length": b"20\r",
+    "after a length": b"20\r\n",
+    "before the end of a chunk": b"4\r\n: hi",
+    "within the end of a chunk": b"4\r\n: hi|\r",
+    "after a whole chunk and a half": b"4\r\n: hi\r\n20\r\ndata: tw",
+}
+
+
+def _has_passed(exchange: Exchange, size: int) -> bool:
+    return exchange.bytes_out == size
+
+
+@pytest.mark.parametrize("ending", BROKEN_OFF)
+async def test_a_stream_that_breaks_off_ends_with_an_error_event(relay: RunningRelay, ending: str) -> None:
     async def script(line: Line, heard: Heard) -> None:
         line.begin_stream()
         line.event("one")
-        line.send(
-            {"within a chunk": b"20\r\ndata: tw", "within a length": b"2", "after a length": b"20\r\n"}.get(ending, b"")
-        )
-        await line.writer.drain()
+        (exchange,) = relay.core.instances["i1"].exchanges
+        passed = len(b"b\r\ndata: one\n\n\r\n")
+        for piece in BROKEN_OFF[ending].split(b"|"):
+            line.send(piece)
+            passed += len(piece)
+            await until(partial(_has_passed, exchange, passed))
         line.writer.close()
         raise ConnectionError
 
@@ -180,13 +201,62 @@ async def test_a_stream_that_breaks_off_says_so_where_it_can(relay: RunningRelay
     assert await client.chunk() == b"data: one\n\n"
     done = await relay.hub.hears(Done)
     assert done.status == 200 and "before its answer was complete" in done.error and not done.gave_back
-    if ending != "between chunks":
-        assert b"error" not in await client.rest()
-        return
-    events = (await client.chunk()).strip().split(b"\n\n")
-    assert json.loads(events[0].removeprefix(b"data: "))["error"]["code"] == "upstream_error"
-    assert events[1] == b"data: [DONE]" and await client.chunk() == b""
+    rest = b""
+    while chunk := await client.chunk():
+        rest += chunk
+    *_, event, end = rest.strip().split(b"\n\n")
+    found = json.loads(event.strip().removeprefix(b"data: "))["error"]
+    assert found["code"] == "upstream_error" and "ostler models logs small" in found["message"]
+    assert end == b"data: [DONE]"
     assert (await client.call(path="/health")).status == 200
+
+
+@pytest.mark.parametrize("body", [b"20\r\nabc", b"fffff\r\nabc", b"0"], ids=["no stream", "too much", "at its end"])
+async def test_an_answer_that_cannot_be_ended_well_ends_the_connection(relay: RunningRelay, body: bytes) -> None:
+    kind = b"text/plain" if body == b"20\r\nabc" else b"text/event-stream"
+
+    async def script(line: Line, heard: Heard) -> None:
+        line.send(b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nTransfer-Encoding: chunked\r\n\r\n%b" % (kind, body))
+        await line.writer.drain()
+        line.writer.close()
+        raise ConnectionError
+
+    await relay.serving(script)
+    client = await relay.client()
+    client.ask(chat(stream=True))
+    await client.head()
+    assert b"error" not in await client.rest()
+
+
+async def test_a_stream_of_known_length_that_breaks_off_is_filled_up(relay: RunningRelay) -> None:
+    async def script(line: Line, heard: Heard) -> None:
+        line.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 2000\r\n\r\ndata: one\n\n")
+        await line.writer.drain()
+        line.writer.close()
+        raise ConnectionError
+
+    await relay.serving(script)
+    client = await relay.client()
+    reply = await client.call(chat(stream=True))
+    assert len(reply.body) == 2000 and reply.body.strip().endswith(b"data: [DONE]")
+    assert b"upstream_error" in reply.body
+    assert (await client.call(path="/health")).status == 200
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_a_stream_that_ends_with_its_connection_is_whole_if_it_has_the_last_event(
+    relay: RunningRelay, ended: bool
+) -> None:
+    async def script(line: Line, heard: Heard) -> None:
+        last = b"data: [DONE]\n\n" if ended else b""
+        line.send(b"HTTP/1.0 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: one\n\n" + last)
+        await line.writer.drain()
+        line.writer.close()
+        raise ConnectionError
+
+    await relay.serving(script)
+    reply = await relay.call(chat(stream=True))
+    assert (b"upstream_error" in reply.body) != ended and reply.body.endswith(b"data: [DONE]\n\n")
 
 
 async def test_a_body_that_breaks_off_ends_the_connection(relay: RunningRelay) -> None:

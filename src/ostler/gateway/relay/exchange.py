@@ -263,20 +263,28 @@ class Exchange:
             self._ask(again=True)
 
     def _break_off(self, upstream: "Upstream", refusal: Refusal) -> None:
-        """In the middle of an answer. A stream that stands between two chunks can still say why; nothing else can."""
+        """In the middle of an answer. An event stream can still say why; nothing else can."""
         caller = self.caller
         assert caller is not None
         if self.collected is not None:
             self._answer_with(refusal)
-        elif not upstream.head.is_stream or (upstream.head.chunked and not upstream.between_chunks):
-            self.request.persistent = False
-            if not self._in_chunks(upstream) and upstream.length is None:
-                caller.reset()
-        elif self._in_chunks(upstream):
-            caller.write(chunk(self.request.error_events(refusal)) + LAST_CHUNK)
+            return
+        events = self.request.error_events(refusal)
+        if self.loading is not None and self.loading.begun and not upstream.head.chunked:
+            end: bytes | None = chunk(events) + LAST_CHUNK
+        elif upstream.head.chunked and self.request.head.old:
+            end = events
         else:
-            self.request.persistent = False
-            caller.write(self.request.error_events(refusal))
+            end = upstream.fill(events)
+        if end is not None and upstream.head.is_stream and not upstream.head.encoded:
+            self.request.persistent = self.request.persistent and (
+                self._in_chunks(upstream) or upstream.length is not None
+            )
+            caller.write(end)
+            return
+        self.request.persistent = False
+        if not self._in_chunks(upstream) and upstream.length is None:
+            caller.reset()
 
     def gone(self) -> None:
         """The process that has it is no more."""

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, cast
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
+from ostler.gateway.relay.answers import LAST_CHUNK, chunk
+from ostler.gateway.relay.chunks import MAX_FILL_BYTES, OpenChunk, open_chunk
 from ostler.gateway.relay.heads import AnswerHead
 from ostler.gateway.relay.request import HUB_COOKIES
 from ostler.gateway.relay.usage import TAIL_BYTES
@@ -24,6 +26,8 @@ NOT_PASSED_ON = frozenset(
 )
 """Headers of this connection, and one that the relay writes itself."""
 NO_HEAD = AnswerHead()
+LF = ord("\n")
+ENDS_WITH_DONE = frozenset((b"/v1/chat/completions", b"/v1/completions"))
 
 
 class Upstream(asyncio.Protocol):
@@ -52,7 +56,8 @@ class Upstream(asyncio.Protocol):
         self.length: int | None = None
         self.bodiless = False
         self._chunk_ended = True
-        self._last = b""
+        self._open_chunk: OpenChunk | None = None
+        """Between two chunks there is none."""
         self._tail = b""
         self.plain: Callable[[bytes], object] | None = None
         """Who gets the body without its chunks, where it is not passed on as it came."""
@@ -78,7 +83,7 @@ class Upstream(asyncio.Protocol):
             if self in self.instance.idle:
                 self.instance.idle.remove(self)
             return
-        if error is None and self.headed and self.until_closed:
+        if error is None and self.headed and self.until_closed and not self.lacks_done:
             self._finish()
             return
         self.exchange = None
@@ -90,9 +95,22 @@ class Upstream(asyncio.Protocol):
         return not self.head.chunked and self.length is None and not self.bodiless
 
     @property
-    def between_chunks(self) -> bool:
-        """What has been passed on ends where a chunk does; another one may follow."""
-        return self._chunk_ended and (not self._last or self._last.endswith(b"\r\n"))
+    def lacks_done(self) -> bool:
+        """An event stream that ends where the connection does, and that should have ended with `[DONE]`."""
+        exchange = self.exchange
+        ends_so = exchange is not None and exchange.request.head.path in ENDS_WITH_DONE
+        return ends_so and self.head.is_stream and not self.head.encoded and b"[DONE]" not in self._tail
+
+    def fill(self, event: bytes) -> bytes | None:
+        """What an event stream that breaks off is passed on with, so that this event is the last of a whole body; None:
+        the body cannot be ended so."""
+        if self.length is not None:
+            left = self._left - len(event)
+            return event + b"\n" * left if 0 <= left <= MAX_FILL_BYTES else None
+        if not self.head.chunked:
+            return event
+        rest = b"" if self._open_chunk is None else self._open_chunk.rest()
+        return None if rest is None else rest + chunk(event) + LAST_CHUNK
 
     def drop(self) -> None:
         """Nobody wants the answer: closing is how a model's server learns that."""
@@ -217,7 +235,9 @@ class Upstream(asyncio.Protocol):
         if data:
             self._left -= len(data)
             self._parser.feed_data(data)
-            self._last = data
+            # The line feed that ends a piece between two chunks is the end of the one before.
+            if (not self._chunk_ended or data[-1] != LF or self._open_chunk is not None) and self.head.chunked:
+                self._open_chunk = open_chunk(self._open_chunk, data)
         if data or self.prefix:
             self._pass_on(exchange, data)
 

@@ -82,9 +82,7 @@ class Gateway:
         self.counts = Counts()
         self.activity = Activity()
         self.spending = Spending(loop, self._waited_for)
-        self.processes = Processes(
-            loop, settings, self.instances, self.memory, self.spending, self._became, self._step
-        )
+        self.processes = Processes(loop, settings, self.instances, self.memory, self.spending, self._became, self._step)
         self.prices = Prices(loop, lambda load, now: self.scheduler.price(load, now))
         self.homes = Homes(loop.fleet, self.instances, self._step)
         self.tunnels = Tunnels(loop.fleet, relays, self.link.say)
