@@ -208,7 +208,7 @@ def test_a_page_that_was_opened_while_the_hub_starts_goes_on_by_itself(visit: Vi
     page = visit(log_in=False)
     page.route("**/v1/session", lambda route: route.abort())
     page.reload()
-    expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
+    expect(page.get_by_role("alert").first).to_contain_text("cannot be reached")
     page.unroute("**/v1/session")
     expect(page.get_by_label("Token")).to_be_visible()
 
